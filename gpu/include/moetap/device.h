@@ -1,0 +1,116 @@
+// A device: memory, streams, events, graphs. The `cuda` device is a GPU; the `host` device behaves
+// like one on a machine that has none.
+//
+// Ordering is CUDA's: work queued on a stream runs later and in order; different streams run in any
+// order unless an event orders them; a graph replays the same kernels with the same addresses. All
+// calls may be made from any thread; one stream is used by one thread at a time.
+#pragma once
+
+#include <moetap/kernel.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace moetap {
+
+// A point in a stream's work. record() moves it; a wait waits for the record() that preceded it,
+// and is a no-op if there was none.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual bool done() = 0;         // true if never recorded
+  virtual void synchronize() = 0;  // blocks the calling thread
+};
+
+// Recorded work, for Stream::launch. Immutable.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  // Between device and/or pinned host memory. Sources and targets must stay valid until it ran.
+  virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void fill(void* to, std::uint8_t value, std::size_t bytes) = 0;
+
+  // Runs kernel(Block{i, lane, lanes}) for i in [0, blocks) and every lane. The kernel is copied
+  // now.
+  template <class Kernel>
+  void launch(const Kernel& kernel, std::int64_t blocks) {
+    launch(KernelCall(kernel, blocks));
+  }
+  virtual void launch(const KernelCall& call) = 0;
+  virtual void launch(const Graph& graph) = 0;
+
+  virtual void record(Event& event) = 0;
+  virtual void wait(Event& event) = 0;
+
+  // Calls callback(argument) on a thread of the device's when all earlier work is done. It must not
+  // throw and must not call the device.
+  virtual void call(void (*callback)(void*), void* argument) = 0;
+
+  virtual bool idle() = 0;
+  virtual void synchronize() = 0;  // blocks the calling thread until all queued work is done
+
+  // Work queued between the two is recorded instead of run. Blocking calls and events of other
+  // streams are a StateError meanwhile.
+  virtual void begin_capture() = 0;
+  virtual std::unique_ptr<Graph> end_capture() = 0;
+};
+
+class Device;
+
+// Owns memory of a device, or page-locked host memory that its copies can reach. Contents are
+// undefined at first. Moved-from is empty.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Device& device, void* data, std::size_t bytes,
+         void (*release)(Device&, void*, std::size_t));
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer();
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  std::size_t size() const { return bytes_; }
+  template <class T>
+  T* as(std::size_t byte_offset = 0) const {
+    return reinterpret_cast<T*>(data() + byte_offset);
+  }
+
+ private:
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  void (*release_)(Device&, void*, std::size_t) = nullptr;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual std::string name() const = 0;  // "host", "cuda:0"
+
+  virtual Buffer allocate(std::size_t bytes) = 0;         // device memory, 256-byte aligned
+  virtual Buffer allocate_pinned(std::size_t bytes) = 0;  // host memory, page-aligned
+
+  // Page-locks memory that someone else owns (shared memory) while the result lives.
+  virtual Buffer pin(std::span<std::byte> memory) = 0;
+
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+};
+
+// "auto" (a GPU if there is one, else host), "host", "cuda", "cuda:N". Asking for a device that is
+// not there is an ArgumentError that says why.
+std::unique_ptr<Device> open_device(std::string_view name = "auto");
+
+}  // namespace moetap

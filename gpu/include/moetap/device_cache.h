@@ -1,0 +1,47 @@
+// The device's memory of the current step, and the kernels that fill and empty it.
+#pragma once
+
+#include <moetap/device.h>
+#include <moetap/shape.h>
+#include <moetap/step.h>
+#include <moetap/step_record.h>
+
+#include <cstdint>
+#include <string>
+
+namespace moetap {
+
+// int16 [num_layers][max_tokens][top_k], at addresses that never change, written from row 0; beside
+// it the step's header, which layers were captured in which step, which rows have a missing route,
+// and the first fault. Everything that changes from step to step is read from device memory, so
+// that capture() calls recorded into a graph serve every step (H13), and a layer whose capture did
+// not run is known from its stamp (H3).
+class DeviceCache {
+ public:
+  // `owner` names the model in this process ("<instance>/<dp_rank>"): a second cache for it is an
+  // OwnedError while the first lives (H12).
+  DeviceCache(Device& device, const ModelShape& shape, std::int64_t max_tokens, std::string owner);
+  ~DeviceCache();
+  DeviceCache(const DeviceCache&) = delete;
+  DeviceCache& operator=(const DeviceCache&) = delete;
+
+  const ModelShape& shape() const { return shape_; }
+  std::int64_t max_tokens() const { return max_tokens_; }
+
+  // See CaptureTransport.
+  void begin_step(Step step, std::int64_t num_tokens, std::int64_t dp_row, Stream& stream);
+  void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream);
+
+  // Writes the StepRecord of the current step into `record` (device memory): transposed to
+  // [token][layer][top_k], narrowed, the slots cloned and checked against num_slots.
+  void snapshot(const Slot* slot_mapping, std::int64_t num_tokens, std::int64_t num_slots,
+                std::byte* record, Stream& stream);
+
+ private:
+  ModelShape shape_;
+  std::int64_t max_tokens_;
+  std::string owner_;
+  Buffer memory_;  // see device_cache.cc for its parts
+};
+
+}  // namespace moetap

@@ -1,0 +1,28 @@
+// The device for machines without a GPU.
+#pragma once
+
+#include <moetap/device.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace moetap {
+
+// Streams are threads. For programs.
+std::unique_ptr<Device> make_host_device();
+
+// Everything runs inside the calls of the one thread that uses it: each call, and each blocking
+// wait, runs some of the queued work in an order drawn from `seed` among those that stream order
+// and events allow, so that a missing dependency shows and replays. Lanes of a block run in a drawn
+// order too. For tests.
+class SeededDevice : public Device {
+ public:
+  // Work of a held stream runs only when nothing else can (or never, while something else can):
+  // delays one side of an ordering as far as is legal.
+  virtual void hold(Stream& stream, bool held) = 0;
+  // Runs one drawn piece of ready work; false if there is none.
+  virtual bool step() = 0;
+};
+std::unique_ptr<SeededDevice> make_seeded_device(std::uint64_t seed);
+
+}  // namespace moetap

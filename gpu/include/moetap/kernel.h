@@ -1,0 +1,81 @@
+// Kernels are written once: a struct of arguments with operator()(Block), which both the host
+// compiler and nvcc compile. A kernel works on block `index` of its grid; the lanes of a block
+// share the block's work by striding: for (i = lane; i < n; i += lanes). Lanes may run in any order
+// or at once and do not see each other's writes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <type_traits>
+
+#if defined(__CUDACC__)
+#define MOETAP_DEVICE __host__ __device__
+#else
+#define MOETAP_DEVICE
+#endif
+
+namespace moetap {
+
+struct Block {
+  std::int64_t index;
+  int lane;
+  int lanes;
+};
+
+// How each kind of device starts a kernel type. `cuda` is null in a build without CUDA.
+struct KernelEntry {
+  const char* name;
+  void (*host)(const void* arguments, Block block);
+  void (*cuda)(const void* arguments, std::int64_t blocks, void* cuda_stream);
+};
+
+// Defined once for each kernel type, beside the kernel: MOETAP_DEFINE_KERNEL(CaptureKernel).
+template <class Kernel>
+struct KernelEntryOf {
+  static const KernelEntry entry;
+};
+
+// A kernel with its arguments, copied by value as CUDA does at a launch.
+class KernelCall {
+ public:
+  static constexpr std::size_t kMaxArguments = 192;
+
+  template <class Kernel>
+  KernelCall(const Kernel& kernel, std::int64_t blocks)
+      : entry_(&KernelEntryOf<Kernel>::entry), blocks_(blocks) {
+    static_assert(std::is_trivially_copyable_v<Kernel> && sizeof(Kernel) <= kMaxArguments);
+    std::memcpy(arguments_, &kernel, sizeof kernel);
+  }
+
+  const KernelEntry& entry() const { return *entry_; }
+  const void* arguments() const { return arguments_; }
+  std::int64_t blocks() const { return blocks_; }
+
+ private:
+  const KernelEntry* entry_;
+  std::int64_t blocks_;
+  alignas(16) std::byte arguments_[kMaxArguments];
+};
+
+template <class Kernel>
+void run_on_host(const void* arguments, Block block) {
+  (*static_cast<const Kernel*>(arguments))(block);
+}
+
+#if defined(MOETAP_WITH_CUDA)
+template <class Kernel>
+void run_on_cuda(const void* arguments, std::int64_t blocks, void* cuda_stream);  // in a .cu file
+#define MOETAP_CUDA_ENTRY(Kernel) &::moetap::run_on_cuda<Kernel>
+#else
+#define MOETAP_CUDA_ENTRY(Kernel) nullptr
+#endif
+
+#define MOETAP_DEFINE_KERNEL(Kernel)                                     \
+  template <>                                                            \
+  const ::moetap::KernelEntry moetap::KernelEntryOf<Kernel>::entry {     \
+#Kernel, &::moetap::run_on_host < Kernel>, MOETAP_CUDA_ENTRY(Kernel) \
+  }
+
+}  // namespace moetap

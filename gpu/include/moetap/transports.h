@@ -1,0 +1,35 @@
+// The worker's ends of the two transports, for a Capturer.
+#pragma once
+
+#include <moetap/device.h>
+#include <moetap/endpoint.h>
+#include <moetap/transport.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace moetap {
+
+// Blocking copy to the host, then a scatter under a file lock into shared memory.
+std::unique_ptr<CaptureTransport> make_shm_transport(Device& device, const Endpoint& endpoint);
+
+// Where the device transport keeps rows until they are read.
+enum class HostCache : std::uint8_t {
+  scheduler,    // the scheduler drains each step into a buffer by slot: make_device_reader
+  per_request,  // the worker keeps rows by request and position, and hands a request's rows over
+                // when it finishes: make_request_reader
+};
+
+struct DeviceTransportOptions {
+  HostCache host_cache = HostCache::scheduler;
+  int staging_depth = 2;  // snapshots on the device that may be waiting for their copy
+};
+
+// Snapshot on the step's stream, asynchronous copy on a stream of its own into a ring that the
+// scheduler maps, hand-over when the copy is done. publish() waits only while the ring is full, up
+// to endpoint.limit.
+std::unique_ptr<CaptureTransport> make_device_transport(Device& device, const Endpoint& endpoint,
+                                                        DeviceTransportOptions options = {});
+
+}  // namespace moetap

@@ -1,0 +1,83 @@
+// The ring of records between a worker and its scheduler (device transport): single producer,
+// single consumer, in shared memory, no lock. The producer owns it.
+#pragma once
+
+#include <moetap/endpoint.h>
+#include <moetap/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+namespace moetap {
+
+// What a ring record is. The descriptor lies beside its bytes in the ring.
+struct Descriptor {
+  enum class Kind : std::uint32_t {
+    step,         // a StepRecord of `num_tokens`
+    failed_step,  // the step failed: `text` says why, `slots` of its record lose their rows
+    request,      // rows of positions [position, position + num_tokens) of `request`:
+                  // [states: 1 byte a row, padded to 64][rows]
+    request_end,  // nothing more of `request` follows
+    step_done,    // per-request host cache: the step's rows are in the worker's cache
+  };
+  Kind kind = Kind::step;
+  Step step = 0;
+  std::int64_t num_tokens = 0;
+  std::uint64_t request = 0;
+  std::int64_t position = 0;
+  char text[232] = {};  // zero-terminated
+};
+
+class ChannelProducer {
+ public:
+  // Creates the ring: endpoint.ring_depth records of endpoint.max_tokens rows.
+  explicit ChannelProducer(const Endpoint& endpoint);
+  ~ChannelProducer();
+
+  std::span<std::byte> memory() const;  // everything, for pinning
+
+  // The next free record's bytes, to be filled by the host or by a copy. Waits while the ring is
+  // full (spin, then sleep) up to endpoint.limit: TimeoutError with the ring's depth, the oldest
+  // step in it and the consumer's pid. One thread.
+  std::span<std::byte> acquire();
+
+  // Hands over the oldest acquired record. Any one thread at a time, in the order of acquire();
+  // never blocks, so that a stream's callback may call it.
+  void commit(const Descriptor& descriptor) noexcept;
+
+  // Returns when everything that was acquired is committed.
+  void wait_committed(Milliseconds limit);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class ChannelConsumer {
+ public:
+  // Attaches; see readers.h for what it throws. A second consumer is an OwnedError with the first
+  // one's pid.
+  explicit ChannelConsumer(const Endpoint& endpoint);
+  ~ChannelConsumer();
+
+  // The oldest record not yet released, or null. Valid until release().
+  struct Item {
+    const Descriptor& descriptor;  // a checked copy: kinds and sizes are in range
+    std::span<std::byte> bytes;
+  };
+  const Item* peek();
+  void release();
+
+  // Returns when peek() would return a record, or the limit ran out (false).
+  bool wait(Milliseconds limit);
+  bool producer_alive() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace moetap

@@ -1,0 +1,33 @@
+// The host half of the `shm` transport's worker end.
+#pragma once
+
+#include <moetap/endpoint.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace moetap {
+
+class ShmWriter {
+ public:
+  // Creates the buffer and becomes its owner; see Segment::create.
+  explicit ShmWriter(const Endpoint& endpoint);
+  ~ShmWriter();
+
+  // Scatters narrow rows by slot under the lock and makes `step` visible. A slot stored as ~slot is
+  // marked missing. RangeError for a slot outside the buffer, ArgumentError for a slot that comes
+  // twice or a step that is not above the last; nothing is changed then. TimeoutError if the lock
+  // cannot be had within endpoint.limit.
+  void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
+
+  // Makes it visible that `step` failed; the rows of those of `slots` that exist become missing.
+  void fail(Step step, std::span<const Slot> slots, const std::string& reason);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace moetap

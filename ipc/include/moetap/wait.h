@@ -1,0 +1,52 @@
+// Waiting for another process: spin for a bounded time, then sleep in a futex.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace moetap {
+
+// A word in shared memory that a waker changes and a waiter watches. `sleepers` lets the waker skip
+// the system call while nobody sleeps.
+struct WakeWord {
+  std::atomic<std::uint32_t> value{0};
+  std::atomic<std::uint32_t> sleepers{0};
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+// Changes the word and wakes whoever sleeps on it. Never blocks. What was written before it is
+// visible to a waiter that sees the change.
+void wake(WakeWord& word) noexcept;
+
+// How long a waiter spins before it sleeps. A cache line crosses cores in about 0.2 us, a futex
+// wake takes about 25 us, so spinning for about one wake costs at most twice the better choice.
+inline constexpr std::chrono::microseconds kSpin{25};
+
+// Returns true when ready() is, or false at the deadline. ready() may be called from a spin loop.
+template <class Ready>
+bool wait_until(WakeWord& word, std::chrono::steady_clock::time_point deadline, Ready&& ready,
+                std::chrono::microseconds spin = kSpin);
+
+namespace detail {
+// Sleeps while word == seen, until woken, the deadline, or spuriously.
+void sleep(WakeWord& word, std::uint32_t seen, std::chrono::steady_clock::time_point deadline);
+void pause();
+}  // namespace detail
+
+template <class Ready>
+bool wait_until(WakeWord& word, std::chrono::steady_clock::time_point deadline, Ready&& ready,
+                std::chrono::microseconds spin) {
+  using Clock = std::chrono::steady_clock;
+  for (auto stop = Clock::now() + spin; Clock::now() < stop; detail::pause()) {
+    if (ready()) return true;
+  }
+  for (;;) {
+    const std::uint32_t seen = word.value.load(std::memory_order_seq_cst);
+    if (ready()) return true;
+    if (Clock::now() >= deadline) return false;
+    detail::sleep(word, seen, deadline);
+  }
+}
+
+}  // namespace moetap

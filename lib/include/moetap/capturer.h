@@ -1,0 +1,84 @@
+// The worker's object: engines call it around and inside the forward pass.
+#pragma once
+
+#include <moetap/shape.h>
+#include <moetap/step.h>
+#include <moetap/transport.h>
+
+#include <memory>
+#include <vector>
+
+namespace moetap {
+
+struct CapturerOptions {
+  int dp_rank = 0;
+  int dp_size = 1;
+  RankLayout layout = RankLayout::local;
+  // Columns of topk_ids behind the top_k routed ones (fused shared experts); they are not routes.
+  int shared_expert_columns = 0;
+};
+
+// Records which experts the router picked. One per model and process; one thread at a time.
+//
+//   once:      bind(layer) for each MoE layer of the target model (a draft model's are not bound)
+//   a step:    begin_step(info, stream)
+//              capture(layer, topk_ids, stream) from each bound layer  — or the replay of a graph
+//              publish(slot_mapping, stream)                             that holds those calls
+//   a graph:   begin_graph(tokens) … capture(…) for each layer … end_graph()
+//
+// Everything is ordered by the streams that are passed in; use one stream for a whole step.
+class Capturer {
+ public:
+  explicit Capturer(std::unique_ptr<CaptureTransport> transport, CapturerOptions options = {});
+  ~Capturer();
+  Capturer(const Capturer&) = delete;
+  Capturer& operator=(const Capturer&) = delete;
+
+  // The process-wide one. create() twice is a StateError, so is instance() before create().
+  static Capturer& create(std::unique_ptr<CaptureTransport> transport,
+                          CapturerOptions options = {});
+  static Capturer& instance();
+  static void destroy();
+
+  const ModelShape& shape() const { return transport_->shape(); }
+
+  // Makes a model layer a source of routes. RangeError if the shape has no such MoE layer,
+  // StateError if it is bound already.
+  void bind(int model_layer);
+
+  // Opens a step. RangeError if it has more tokens than the device cache, StateError if layers are
+  // unbound, a step is open, or its number is not above the last one; ArgumentError for token
+  // counts that contradict each other.
+  void begin_step(const StepInfo& step, Stream& stream);
+
+  // Declares that capture() calls up to end_graph() are recorded into a graph of this many (padded)
+  // tokens a rank. The graph serves every step of up to that many tokens.
+  void begin_graph(std::int64_t padded_tokens);
+  void end_graph();
+
+  // Takes the first top_k columns of this rank's rows. ArgumentError if the number of rows or
+  // columns is none that the layout allows (both are named), StateError outside a step or graph or
+  // for a layer that is not bound.
+  void capture(int model_layer, const TopkIds& topk_ids, Stream& stream);
+
+  // Closes the step; see CaptureTransport::publish.
+  void publish(const Slot* slot_mapping, Stream& stream);
+
+  void finalize(Step step, Milliseconds limit) { transport_->finalize(step, limit); }
+  void end_request(std::uint64_t request, RequestEnd how) { transport_->end_request(request, how); }
+
+ private:
+  enum class Phase { idle, step, graph };
+
+  std::unique_ptr<CaptureTransport> transport_;
+  CapturerOptions options_;
+  std::vector<bool> bound_;  // by layer index
+  int num_bound_ = 0;
+  Phase phase_ = Phase::idle;
+  Step last_step_ = 0;
+  std::int64_t num_tokens_ = 0;     // of the open step; 0 in a graph
+  std::int64_t padded_tokens_ = 0;  // of the open step or graph
+  std::int64_t dp_total_ = 0;       // sum(dp_tokens) of the open step
+};
+
+}  // namespace moetap

@@ -1,0 +1,68 @@
+// The scheduler's object. Needs neither CUDA nor a GPU.
+#pragma once
+
+#include <moetap/routes.h>
+#include <moetap/transport.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace moetap {
+
+// Reads rows that a worker published. One a worker (data-parallel rank); one thread at a time.
+class Reader {
+ public:
+  explicit Reader(std::unique_ptr<SlotReadTransport> transport);
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  // The process-wide one, for a scheduler with one worker. create() twice is a StateError, so is
+  // instance() before create().
+  static Reader& create(std::unique_ptr<SlotReadTransport> transport);
+  static Reader& instance();
+  static void destroy();
+
+  const ModelShape& shape() const { return transport_->shape(); }
+  std::int64_t num_slots() const { return transport_->num_slots(); }
+
+  Step last_step() { return transport_->last_step(); }
+  void wait_for(Step step, Milliseconds limit) { transport_->wait_for(step, limit); }
+
+  // See SlotReadTransport::read. Allocates nothing.
+  void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
+            std::span<std::byte> rows, std::span<RowState> states) {
+    transport_->read(slots, windows, rows, states);
+  }
+
+  // Rows of positions [range.start, range.end) of a sequence that owns `blocks`. `windows` has one
+  // element for all or one a block. A sequence of S tokens has S-1 rows: the last sampled token has
+  // had no forward pass.
+  Routes read(std::span<const BlockId> blocks, int block_size, TokenRange range,
+              std::span<const StepWindow> windows);
+
+ private:
+  std::unique_ptr<SlotReadTransport> transport_;
+  std::vector<Slot> slots_;  // scratch of read(blocks)
+  std::vector<StepWindow> windows_;
+};
+
+// Reads whole requests from a worker whose transport keeps rows per request.
+class RequestReader {
+ public:
+  explicit RequestReader(std::unique_ptr<RequestReadTransport> transport);
+  ~RequestReader();
+
+  const ModelShape& shape() const { return transport_->shape(); }
+  Step last_step() { return transport_->last_step(); }
+  void wait_for(Step step, Milliseconds limit) { transport_->wait_for(step, limit); }
+
+  // See RequestReadTransport::take.
+  Routes take(std::uint64_t request, TokenRange range, Milliseconds limit);
+
+ private:
+  std::unique_ptr<RequestReadTransport> transport_;
+};
+
+}  // namespace moetap

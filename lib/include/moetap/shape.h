@@ -1,0 +1,69 @@
+// What one row looks like for a model.
+#pragma once
+
+#include <moetap/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace moetap {
+
+// The narrowest type that holds every id of a model: uint8 up to 256 experts, uint16 up to 65,536.
+// Throws ArgumentError beyond that or below 1.
+IdType narrow_type(std::int64_t num_experts);
+
+// The MoE layers of a model and what its router picks at each. Immutable; equal shapes are
+// interchangeable. Construction throws ArgumentError for anything that cannot be a MoE model
+// (no layers, top_k of 0 or above num_experts, unordered layer ids, …), naming the value.
+class ModelShape {
+ public:
+  static constexpr int kMaxLayers = 1024;
+  static constexpr int kMaxExperts = 65536;
+
+  // moe_layers: the model's layer ids that have a router, ascending; a row holds them in this
+  // order.
+  ModelShape(std::vector<int> moe_layers, int top_k, int num_experts);
+
+  // MoE layers 0 … num_layers-1.
+  static ModelShape uniform(int num_layers, int top_k, int num_experts);
+
+  // A Hugging Face config.json (its text, or a file), with the names that model families use; the
+  // model may sit under "text_config". A dense model is an ArgumentError (no experts).
+  static ModelShape from_config(std::string_view json);
+  static ModelShape from_config_file(const std::filesystem::path& path);
+
+  // A published model by name, e.g. "qwen3-30b-a3b"; an unknown one is an ArgumentError that lists
+  // the known ones.
+  static ModelShape known(std::string_view name);
+  static std::vector<std::string> known_names();
+
+  const std::vector<int>& moe_layers() const { return moe_layers_; }
+  int num_layers() const { return static_cast<int>(moe_layers_.size()); }
+  int top_k() const { return top_k_; }
+  int num_experts() const { return num_experts_; }
+  IdType id_type() const { return id_type_; }
+
+  // Ids in a row ([num_layers][top_k]), and bytes of a row of narrow ids.
+  std::size_t row_ids() const { return moe_layers_.size() * static_cast<std::size_t>(top_k_); }
+  std::size_t row_bytes() const { return row_ids() * id_bytes(id_type_); }
+
+  // The index in a row of a model's layer id; RangeError if that layer has no router.
+  int layer_index(int model_layer) const;
+
+  // "48 layers x top-8 of 128 experts"
+  std::string to_string() const;
+
+  bool operator==(const ModelShape&) const = default;
+
+ private:
+  std::vector<int> moe_layers_;
+  int top_k_;
+  int num_experts_;
+  IdType id_type_;
+};
+
+}  // namespace moetap

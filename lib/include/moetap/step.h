@@ -1,0 +1,53 @@
+// What an engine tells a Capturer about a step.
+#pragma once
+
+#include <moetap/types.h>
+
+#include <cstdint>
+#include <span>
+
+namespace moetap {
+
+// A router's picks for one layer: device memory, `rows` x `columns` elements of `type`, rows
+// `row_stride` elements apart (row_stride >= columns). Logical, global expert ids, taken before any
+// map to physical replicas; -1 is a missing route.
+struct TopkIds {
+  const void* data = nullptr;
+  IdType type = IdType::int32;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t row_stride = 0;
+};
+
+// Which tokens the rows of topk_ids are, under data parallelism.
+enum class RankLayout : std::uint8_t {
+  local,         // this rank's: num_tokens or padded_tokens rows
+  concatenated,  // every rank's real tokens, rank after rank: sum(dp_tokens) rows
+  padded,        // every rank's, each padded to padded_tokens: dp_size * padded_tokens rows
+};
+
+// A run of the step's tokens that belongs to one request: positions [position, position + count).
+struct RequestSpan {
+  std::uint64_t request = 0;
+  std::int64_t position = 0;
+  std::int64_t count = 0;
+};
+
+// One step. The spans need to live only as long as the call they are passed to.
+struct StepInfo {
+  Step step = 0;                              // above every earlier one
+  std::int64_t num_tokens = 0;                // real tokens of this rank
+  std::int64_t padded_tokens = 0;             // rows of this rank with graph padding; 0: num_tokens
+  std::span<const std::int64_t> dp_tokens{};  // concatenated layout: real tokens of each rank
+  std::span<const RequestSpan> requests{};    // the tokens in order; only a per-request host cache
+                                              // needs them
+};
+
+// Why a request's rows are no longer needed by the worker.
+enum class RequestEnd : std::uint8_t {
+  finished,   // hand over what was captured
+  preempted,  // forget it: the request will be computed again
+  aborted,    // forget it
+};
+
+}  // namespace moetap

@@ -1,0 +1,62 @@
+// One step's rows in flight: the bytes that a device's snapshot writes, that one copy moves to the
+// host, and that the host checks before anyone may see a row. Plain data; CUDA code includes it.
+#pragma once
+
+#include <moetap/shape.h>
+#include <moetap/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace moetap {
+
+// What went wrong first on the device, if anything.
+enum class DeviceFault : std::uint32_t {
+  none = 0,
+  expert_id,    // an id outside [0, num_experts) that is not -1: value = the id
+  slot,         // a slot outside [0, num_slots): value = the slot
+  layer_twice,  // a layer was captured a second time in this step
+  rows,         // topk_ids has too few rows for the step: value = its rows
+};
+
+// The head of a record, written on the device.
+struct StepReport {
+  std::uint64_t step;
+  std::int64_t num_tokens;
+  std::uint32_t fault;       // DeviceFault
+  std::int32_t fault_layer;  // index into the row
+  std::int64_t fault_token;
+  std::int64_t fault_value;
+};
+
+// A record is [StepReport][captured: num_layers x uint64][slots: num_tokens x int64][rows]:
+// `captured[l]` is the step in which layer l was last captured; a row with a missing route has its
+// slot stored as ~slot; rows are narrow, row_bytes each. All parts are 64-byte aligned, and a
+// record of fewer tokens is a shorter record, so that one contiguous copy moves it.
+struct StepRecordLayout {
+  StepRecordLayout(const ModelShape& shape, std::int64_t num_tokens);
+  std::size_t captured;  // byte offsets
+  std::size_t slots;
+  std::size_t rows;
+  std::size_t bytes;  // of the whole record
+};
+
+// A record in host memory.
+struct StepRecordView {
+  StepRecordView(const ModelShape& shape, std::int64_t num_tokens, std::span<std::byte> bytes);
+  StepReport* report;
+  std::span<std::uint64_t> captured;
+  std::span<Slot> slots;  // ~slot: the row has a missing route
+  std::span<std::byte> rows;
+};
+
+// Why this record may not be published, or nothing: a step or token count other than the expected,
+// a device fault (with the model's layer id, token and value), or the layers that were not captured
+// (their model layer ids).
+std::optional<std::string> fault_of(const StepRecordView& record, const ModelShape& shape,
+                                    Step step, std::int64_t num_slots);
+
+}  // namespace moetap

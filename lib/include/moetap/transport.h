@@ -1,0 +1,89 @@
+// The interface that both transports implement, one class for each end.
+#pragma once
+
+#include <moetap/shape.h>
+#include <moetap/step.h>
+#include <moetap/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <span>
+
+namespace moetap {
+
+class Stream;  // a device's queue of ordered work: <moetap/device.h>
+
+using Milliseconds = std::chrono::milliseconds;
+
+// The worker's end. One thread at a time. The Capturer has already checked its arguments against
+// shape() and max_tokens(), and calls in the order begin_step, capture …, publish.
+class CaptureTransport {
+ public:
+  virtual ~CaptureTransport() = default;
+
+  virtual const ModelShape& shape() const = 0;
+  virtual std::int64_t max_tokens() const = 0;  // rows of the device cache
+
+  // Puts the step's number, token count and first row of topk_ids (`dp_row`: where this rank's rows
+  // start in a concatenated layout) into device memory, in order on `stream`.
+  virtual void begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream) = 0;
+
+  // Queues the copy of one layer's picks into the device cache. `layer` is an index into the row.
+  // `first_row` >= 0 is fixed now (and so frozen in a graph); kRowFromStep reads begin_step's
+  // `dp_row` from device memory when the copy runs. Allowed while `stream` records a graph.
+  static constexpr std::int64_t kRowFromStep = -1;
+  virtual void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
+                       Stream& stream) = 0;
+
+  // Ends the step: its rows go to the slots in `slot_mapping` (device memory, num_tokens long; may
+  // be overwritten by work queued on `stream` after this call). StepFailed if a layer was not
+  // captured or an id or slot is out of range: at once where the transport blocks, else from the
+  // next call. The rows of a failed step are missing.
+  virtual void publish(const Slot* slot_mapping, Stream& stream) = 0;
+
+  // Returns when every published step up to `step` is visible to the reader. TimeoutError.
+  virtual void finalize(Step step, Milliseconds limit) = 0;
+
+  // The engine no longer runs this request. Matters only where rows are kept per request.
+  virtual void end_request(std::uint64_t request, RequestEnd how) = 0;
+};
+
+// The scheduler's end. One thread at a time.
+class ReadTransport {
+ public:
+  virtual ~ReadTransport() = default;
+
+  virtual const ModelShape& shape() const = 0;
+
+  // The last step whose outcome is known here; takes in what has arrived, never waits.
+  virtual Step last_step() = 0;
+
+  // Returns when last_step() >= step. StepFailed if that very step failed; TimeoutError; OwnedError
+  // is never thrown here: a worker that died is a TimeoutError that says so.
+  virtual void wait_for(Step step, Milliseconds limit) = 0;
+};
+
+// Rows by slot.
+class SlotReadTransport : public ReadTransport {
+ public:
+  virtual std::int64_t num_slots() const = 0;
+
+  // Gathers rows[i] = the row of slots[i] with its state. `windows` has one element for all or one
+  // a slot. rows: slots.size() * shape().row_bytes() bytes of narrow ids. The bytes of a row that
+  // is not present are 0xFF. RangeError for a slot outside [0, num_slots), ArgumentError for sizes
+  // that do not fit, both before anything is written.
+  virtual void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                    std::span<std::byte> rows, std::span<RowState> states) = 0;
+};
+
+// Rows by request, from a worker that keeps them per request and hands them over at the end.
+class RequestReadTransport : public ReadTransport {
+ public:
+  // Moves out the rows of a finished request's positions [range.start, range.end); positions that
+  // the worker never computed (prefix hits) are missing. Waits until the request has arrived.
+  // TimeoutError; a request that was taken already is a StateError.
+  virtual void take(std::uint64_t request, TokenRange range, std::span<std::byte> rows,
+                    std::span<RowState> states, Milliseconds limit) = 0;
+};
+
+}  // namespace moetap

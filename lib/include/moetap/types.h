@@ -1,0 +1,80 @@
+// The words every part of moetap shares: ids, steps, slots, and what is known about a row.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+
+namespace moetap {
+
+// One forward pass. The scheduler numbers them 1, 2, 3 …; a number is never reused. 0 means "none".
+using Step = std::uint64_t;
+
+// A physical KV-cache position in the anchor group: block_id * block_size + offset.
+using Slot = std::int64_t;
+
+using BlockId = std::int64_t;
+
+// Positions [start, end) of a sequence.
+struct TokenRange {
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+  std::int64_t size() const { return end - start; }
+  bool operator==(const TokenRange&) const = default;
+};
+
+// The element types that expert ids come in.
+enum class IdType : std::uint8_t { uint8, uint16, int16, int32, int64 };
+
+constexpr std::size_t id_bytes(IdType type) {
+  switch (type) {
+    case IdType::uint8:
+      return 1;
+    case IdType::uint16:
+    case IdType::int16:
+      return 2;
+    case IdType::int32:
+      return 4;
+    case IdType::int64:
+      return 8;
+  }
+  return 0;
+}
+
+constexpr std::string_view id_type_name(IdType type) {
+  constexpr std::string_view names[] = {"uint8", "uint16", "int16", "int32", "int64"};
+  return names[static_cast<std::size_t>(type)];
+}
+
+// What is known about a row, always kept beside the row and never encoded in its ids.
+enum class RowState : std::uint8_t {
+  present,     // captured in a known step of the window that was asked for
+  missing,     // never captured, or its step failed
+  stale,       // captured for an earlier owner of the slot (before the window)
+  clobbered,   // overwritten by a later owner of the slot (after the window)
+  unverified,  // the buffer keeps no stamps (wire-compatible layout), so nothing can be claimed
+};
+
+constexpr std::string_view row_state_name(RowState state) {
+  constexpr std::string_view names[] = {"present", "missing", "stale", "clobbered", "unverified"};
+  return names[static_cast<std::size_t>(state)];
+}
+
+// The steps in which the current owner of a slot can have written it: from the step for which its
+// block was allocated to the last step that was scheduled for it (both included).
+struct StepWindow {
+  Step first = 1;
+  Step last = std::numeric_limits<Step>::max();
+  bool operator==(const StepWindow&) const = default;
+};
+
+// The state of a row that carries the stamp `written` (0: none), for an owner with this window.
+constexpr RowState row_state(Step written, StepWindow window) {
+  if (written == 0) return RowState::missing;
+  if (written < window.first) return RowState::stale;
+  if (written > window.last) return RowState::clobbered;
+  return RowState::present;
+}
+
+}  // namespace moetap
