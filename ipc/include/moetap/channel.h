@@ -18,9 +18,10 @@ struct Descriptor {
   enum class Kind : std::uint32_t {
     step,         // a StepRecord of `num_tokens`
     failed_step,  // the step failed: `text` says why, `slots` of its record lose their rows
-    request,      // rows of positions [position, position + num_tokens) of `request`:
-                  // [states: 1 byte a row, padded to 64][rows]
-    request_end,  // nothing more of `request` follows
+    request,      // rows of positions [position, position + num_tokens) of `request`, above those
+                  // of its earlier records: [states: 1 byte a row, padded to 64][rows]
+    request_end,  // `request` finished; num_tokens: of all its records, so that none can be lost.
+                  // A preempted or aborted request sends nothing.
     step_done,    // per-request host cache: the step's rows are in the worker's cache
   };
   Kind kind = Kind::step;
@@ -41,14 +42,15 @@ class ChannelProducer {
 
   // The next free record's bytes, to be filled by the host or by a copy. Waits while the ring is
   // full (spin, then sleep) up to endpoint.limit: TimeoutError with the ring's depth, the oldest
-  // step in it and the consumer's pid. One thread.
+  // step in it and the consumer's pid. MismatchError if the consumer's end of the ring makes no
+  // sense. One thread.
   std::span<std::byte> acquire();
 
   // Hands over the oldest acquired record. Any one thread at a time, in the order of acquire();
-  // never blocks, so that a stream's callback may call it.
+  // never blocks, so that a stream's callback may call it. Without an acquired record: terminates.
   void commit(const Descriptor& descriptor) noexcept;
 
-  // Returns when everything that was acquired is committed.
+  // Returns when everything that was acquired is committed. TimeoutError. acquire()'s thread.
   void wait_committed(Milliseconds limit);
 
  private:
@@ -59,11 +61,12 @@ class ChannelProducer {
 class ChannelConsumer {
  public:
   // Attaches; see readers.h for what it throws. A second consumer is an OwnedError with the first
-  // one's pid.
+  // one's pid. One that takes over from a consumer that is gone goes on where that one stood.
   explicit ChannelConsumer(const Endpoint& endpoint);
   ~ChannelConsumer();
 
-  // The oldest record not yet released, or null. Valid until release().
+  // The oldest record not yet released, or null. Valid until release(). MismatchError for a
+  // descriptor or counter that no producer of ours writes; the ring is unusable then.
   struct Item {
     const Descriptor& descriptor;  // a checked copy: kinds and sizes are in range
     std::span<std::byte> bytes;
@@ -71,7 +74,8 @@ class ChannelConsumer {
   const Item* peek();
   void release();
 
-  // Returns when peek() would return a record, or the limit ran out (false).
+  // Returns when peek() would return a record (true), or when none came within the limit or can
+  // come because the producer is dead (false).
   bool wait(Milliseconds limit);
   bool producer_alive() const;
 

@@ -1,0 +1,131 @@
+#include "control.h"
+
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace moetap {
+namespace {
+
+// The shape in shared memory as text, also when no ModelShape can be made of it.
+std::string describe(const ControlHead& head) {
+  const int layers = head.num_layers;
+  if (layers >= 1 && layers <= ModelShape::kMaxLayers) {
+    try {
+      return ModelShape({head.moe_layers, head.moe_layers + layers}, head.top_k, head.num_experts)
+          .to_string();
+    } catch (const ArgumentError&) {
+    }
+  }
+  return fmt::format("an impossible shape ({} layers, top-{} of {} experts)", layers, head.top_k,
+                     head.num_experts);
+}
+
+bool same_shape(const ControlHead& head, const ModelShape& shape) {
+  const std::vector<int>& layers = shape.moe_layers();
+  return head.top_k == shape.top_k() && head.num_experts == shape.num_experts() &&
+         head.num_layers == shape.num_layers() &&
+         std::equal(layers.begin(), layers.end(), head.moe_layers);
+}
+
+const ControlHead& head_of(const Segment& segment) {
+  return *reinterpret_cast<const ControlHead*>(segment.bytes().data());
+}
+
+// Why this segment cannot be used yet, or nothing.
+std::optional<std::string> not_ready(const Segment& segment) {
+  if (!segment.owner_alive()) {
+    return fmt::format("the one that is there was left by process {}, which is dead",
+                       segment.owner_pid());
+  }
+  if (segment.bytes().size() < sizeof(ControlHead) ||
+      head_of(segment).magic.load(std::memory_order_acquire) == 0) {
+    return fmt::format("process {} is still making it", segment.owner_pid());
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void ControlHead::publish(const Endpoint& endpoint, std::uint64_t segment_magic,
+                          std::uint32_t layout_version) {
+  version = layout_version;
+  ring_depth = endpoint.ring_depth;
+  num_slots = endpoint.num_slots;
+  max_tokens = endpoint.max_tokens;
+  top_k = endpoint.shape.top_k();
+  num_experts = endpoint.shape.num_experts();
+  num_layers = endpoint.shape.num_layers();
+  std::ranges::copy(endpoint.shape.moe_layers(), moe_layers);
+  magic.store(segment_magic, std::memory_order_release);
+}
+
+void ControlHead::require(const Endpoint& endpoint, const std::string& name,
+                          std::uint32_t layout_version) const {
+  if (version != layout_version) {
+    throw MismatchError(fmt::format(
+        "{} has layout version {}, this reader knows {}: run one version of moetap at both ends",
+        name, version, layout_version));
+  }
+  if (!same_shape(*this, endpoint.shape)) {
+    throw MismatchError(
+        fmt::format("the worker of {} has {}, this reader {} (or other layer ids): give both ends "
+                    "the same model",
+                    name, describe(*this), endpoint.shape.to_string()));
+  }
+  const auto require_equal = [&](const char* field, std::int64_t theirs, std::int64_t ours) {
+    if (theirs == ours) return;
+    throw MismatchError(
+        fmt::format("the worker of {} has {} {}, this reader {}: give both ends the same endpoint",
+                    name, field, theirs, ours));
+  };
+  require_equal("num_slots", num_slots, endpoint.num_slots);
+  require_equal("max_tokens", max_tokens, endpoint.max_tokens);
+  require_equal("ring_depth", ring_depth, endpoint.ring_depth);
+}
+
+Segment attach(const std::string& name, std::size_t bytes, const Endpoint& endpoint,
+               std::uint64_t segment_magic, std::uint32_t layout_version) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + endpoint.limit;
+  for (;;) {
+    std::string found = "there is none";
+    try {
+      Segment segment = Segment::open(name);
+      if (auto reason = not_ready(segment)) {
+        found = *reason;
+      } else {
+        const ControlHead& head = head_of(segment);
+        if (head.magic != segment_magic) {
+          throw MismatchError(fmt::format(
+              "{} holds something else (magic {:#018x}, expected {:#018x}): remove /dev/shm{}",
+              name, head.magic.load(), segment_magic, name));
+        }
+        head.require(endpoint, name, layout_version);
+        if (segment.bytes().size() < bytes) {
+          throw MismatchError(fmt::format("{} has {} bytes, {} are needed: remove /dev/shm{}", name,
+                                          segment.bytes().size(), bytes, name));
+        }
+        return segment;
+      }
+    } catch (const SystemError& error) {
+      if (error.code().value() != ENOENT) throw;
+    }
+    if (Clock::now() >= deadline) {
+      throw TimeoutError(fmt::format(
+          "waited {} ms for the worker's shared memory {}, but {}: start the worker first, or "
+          "raise the endpoint's limit",
+          endpoint.limit.count(), name, found));
+    }
+    std::this_thread::sleep_until(std::min(deadline, Clock::now() + std::chrono::milliseconds(2)));
+  }
+}
+
+}  // namespace moetap

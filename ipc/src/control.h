@@ -1,0 +1,41 @@
+// The head of each of our segments: what its creator made it for, so that the other end can refuse
+// to read bytes that mean something else.
+#pragma once
+
+#include <moetap/endpoint.h>
+#include <moetap/segment.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+namespace moetap {
+
+// Plain data at offset 0 of a segment. Everything before `magic` is set when `magic` is.
+struct ControlHead {
+  std::atomic<std::uint64_t> magic{0};  // of the kind of segment; 0: still being made
+  std::uint32_t version = 0;            // of the layout of the whole segment
+  std::int32_t ring_depth = 0;
+  std::int64_t num_slots = 0;
+  std::int64_t max_tokens = 0;
+  std::int32_t top_k = 0;
+  std::int32_t num_experts = 0;
+  std::int32_t num_layers = 0;
+  std::int32_t moe_layers[ModelShape::kMaxLayers] = {};
+
+  // By the creator, after everything else in the segment is ready.
+  void publish(const Endpoint& endpoint, std::uint64_t segment_magic, std::uint32_t layout_version);
+
+  // MismatchError, with both, unless the creator's version, shape and sizes are this endpoint's.
+  void require(const Endpoint& endpoint, const std::string& name,
+               std::uint32_t layout_version) const;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+// Opens the segment `name` once a living owner has published its head, of at least `bytes`.
+// TimeoutError after endpoint.limit with the name and what was found instead; MismatchError for
+// another magic, version, shape or size.
+Segment attach(const std::string& name, std::size_t bytes, const Endpoint& endpoint,
+               std::uint64_t segment_magic, std::uint32_t layout_version);
+
+}  // namespace moetap
