@@ -1,6 +1,7 @@
 // Waiting for another process: spin for a bounded time, then sleep in a futex.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -15,9 +16,16 @@ struct WakeWord {
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-// Changes the word and wakes whoever sleeps on it. Never blocks. What was written before it is
+// Changes the word and wakes everyone who sleeps on it. Never blocks. What was written before it is
 // visible to a waiter that sees the change.
 void wake(WakeWord& word) noexcept;
+
+// `limit` from now. Any limit is allowed: a negative one is now, one beyond a year is a year.
+inline std::chrono::steady_clock::time_point deadline_after(std::chrono::milliseconds limit) {
+  using std::chrono::milliseconds;
+  return std::chrono::steady_clock::now() +
+         std::clamp(limit, milliseconds(0), milliseconds(std::chrono::hours(24 * 365)));
+}
 
 // How long a waiter spins before it sleeps. A cache line crosses cores in about 0.2 us, a futex
 // wake takes about 25 us, so spinning for about one wake costs at most twice the better choice.
