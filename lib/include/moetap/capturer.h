@@ -34,7 +34,8 @@ class Capturer {
   Capturer(const Capturer&) = delete;
   Capturer& operator=(const Capturer&) = delete;
 
-  // The process-wide one. create() twice is a StateError, so is instance() before create().
+  // The process-wide one; these three may be called from any thread. create() twice is a
+  // StateError, so is instance() before create(); destroy() of none does nothing.
   static Capturer& create(std::unique_ptr<CaptureTransport> transport,
                           CapturerOptions options = {});
   static Capturer& instance();
@@ -46,22 +47,27 @@ class Capturer {
   // StateError if it is bound already.
   void bind(int model_layer);
 
-  // Opens a step. RangeError if it has more tokens than the device cache, StateError if layers are
-  // unbound, a step is open, or its number is not above the last one; ArgumentError for token
-  // counts that contradict each other.
+  // Opens a step. RangeError if it has more tokens (with padding) than the device cache, StateError
+  // if layers are unbound, a step is open, or its number is not above the last one; ArgumentError
+  // for token counts that contradict each other. After an exception no step is open, and the same
+  // number may be tried again.
   void begin_step(const StepInfo& step, Stream& stream);
 
   // Declares that capture() calls up to end_graph() are recorded into a graph of this many (padded)
-  // tokens a rank. The graph serves every step of up to that many tokens.
+  // tokens a rank. The graph serves every step of up to that many tokens. topk_ids must have the
+  // padded rows (concatenated layout: any fixed number from padded_tokens to dp_size times that; a
+  // step that needs more is found on the device). RangeError, StateError as begin_step().
   void begin_graph(std::int64_t padded_tokens);
   void end_graph();
 
   // Takes the first top_k columns of this rank's rows. ArgumentError if the number of rows or
   // columns is none that the layout allows (both are named), StateError outside a step or graph or
-  // for a layer that is not bound.
+  // for a layer that is not bound. Which layers a step captured is checked on the device, where the
+  // replay of a graph shows too: a missing or repeated one fails the step.
   void capture(int model_layer, const TopkIds& topk_ids, Stream& stream);
 
-  // Closes the step; see CaptureTransport::publish.
+  // Closes the step; see CaptureTransport::publish. The step is over also when that throws. Only a
+  // null slot_mapping (ArgumentError) leaves it open, since its rows would stay unaccounted for.
   void publish(const Slot* slot_mapping, Stream& stream);
 
   void finalize(Step step, Milliseconds limit) { transport_->finalize(step, limit); }
@@ -69,6 +75,10 @@ class Capturer {
 
  private:
   enum class Phase { idle, step, graph };
+
+  void require_ready(const char* call) const;
+  void check_topk_ids(int model_layer, const TopkIds& topk_ids) const;
+  void check_rows(int model_layer, std::int64_t rows) const;
 
   std::unique_ptr<CaptureTransport> transport_;
   CapturerOptions options_;

@@ -6,7 +6,6 @@
 
 #include <memory>
 #include <span>
-#include <vector>
 
 namespace moetap {
 
@@ -18,8 +17,9 @@ class Reader {
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  // The process-wide one, for a scheduler with one worker. create() twice is a StateError, so is
-  // instance() before create().
+  // The process-wide one, for a scheduler with one worker; these three may be called from any
+  // thread. create() twice is a StateError, so is instance() before create(); destroy() of none
+  // does nothing.
   static Reader& create(std::unique_ptr<SlotReadTransport> transport);
   static Reader& instance();
   static void destroy();
@@ -44,8 +44,6 @@ class Reader {
 
  private:
   std::unique_ptr<SlotReadTransport> transport_;
-  std::vector<Slot> slots_;  // scratch of read(blocks)
-  std::vector<StepWindow> windows_;
 };
 
 // Reads whole requests from a worker whose transport keeps rows per request.

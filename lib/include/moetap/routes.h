@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,8 @@ class Routes {
   void append(const Routes& next);
 
  private:
+  std::size_t index(std::int64_t position) const;
+
   ModelShape shape_;
   TokenRange range_;
   std::vector<std::byte> ids_;

@@ -42,6 +42,22 @@ constexpr std::size_t id_bytes(IdType type) {
   return 0;
 }
 
+// Whether a type has a value for every id of a model.
+constexpr bool holds_ids(IdType type, std::int64_t num_experts) {
+  switch (type) {
+    case IdType::uint8:
+      return num_experts <= 256;
+    case IdType::uint16:
+      return num_experts <= 65536;
+    case IdType::int16:
+      return num_experts <= 32768;
+    case IdType::int32:
+    case IdType::int64:
+      return true;
+  }
+  return false;
+}
+
 constexpr std::string_view id_type_name(IdType type) {
   constexpr std::string_view names[] = {"uint8", "uint16", "int16", "int32", "int64"};
   return names[static_cast<std::size_t>(type)];

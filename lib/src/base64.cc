@@ -1,0 +1,71 @@
+// RFC 4648, section 4. Boost's own (beast) is not public, and archive's iterators do not check.
+#include <moetap/error.h>
+#include <moetap/routes.h>
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace moetap {
+namespace {
+
+constexpr std::string_view kAlphabet =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr std::uint8_t kBad = 0xFF;
+
+constexpr auto kValues = [] {
+  std::array<std::uint8_t, 256> values{};
+  values.fill(kBad);
+  for (std::size_t i = 0; i < kAlphabet.size(); ++i) {
+    values[static_cast<unsigned char>(kAlphabet[i])] = static_cast<std::uint8_t>(i);
+  }
+  return values;
+}();
+
+[[noreturn]] void bad_character(std::size_t offset) {
+  throw ArgumentError(fmt::format("base64: bad character at offset {}", offset));
+}
+
+}  // namespace
+
+std::string base64_encode(std::span<const std::byte> bytes) {
+  std::string text((bytes.size() + 2) / 3 * 4, '=');
+  char* out = text.data();
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    const std::size_t count = std::min<std::size_t>(3, bytes.size() - i);
+    std::uint32_t group = 0;
+    for (std::size_t j = 0; j < count; ++j) {
+      group |= std::to_integer<std::uint32_t>(bytes[i + j]) << (16 - 8 * j);
+    }
+    for (std::size_t j = 0; j <= count; ++j) out[j] = kAlphabet[group >> (18 - 6 * j) & 63];
+    out += 4;
+  }
+  return text;
+}
+
+std::vector<std::byte> base64_decode(std::string_view text) {
+  const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
+  if (text.size() % 4 != 0) {
+    throw ArgumentError(
+        fmt::format("base64: {} characters; it must be a multiple of 4", text.size()));
+  }
+  const std::size_t digits = text.size() - padding;
+  std::vector<std::byte> bytes;
+  bytes.reserve(text.size() / 4 * 3);
+  std::uint32_t bits = 0;
+  int held = 0;  // bits not yet written
+  for (std::size_t i = 0; i < digits; ++i) {
+    const std::uint8_t value = kValues[static_cast<unsigned char>(text[i])];
+    if (value == kBad) bad_character(i);
+    bits = bits << 6 | value;
+    held += 6;
+    if (held < 8) continue;
+    held -= 8;
+    bytes.push_back(static_cast<std::byte>(bits >> held & 0xFF));
+  }
+  // The last digit of a padded group has bits that no byte takes: they are 0 in what we encode.
+  if ((bits & ((1u << held) - 1)) != 0) bad_character(digits - 1);
+  return bytes;
+}
+
+}  // namespace moetap

@@ -1,0 +1,260 @@
+#include <moetap/capturer.h>
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "singleton.h"
+#include "text.h"
+
+namespace moetap {
+namespace {
+
+detail::Singleton<Capturer>& process_wide() {
+  static detail::Singleton<Capturer> capturer("Capturer");
+  return capturer;
+}
+
+void check_options(const CapturerOptions& options) {
+  if (options.dp_size < 1 || options.dp_rank < 0 || options.dp_rank >= options.dp_size) {
+    throw ArgumentError(fmt::format("dp_rank {} of dp_size {}; ranks are 0 to dp_size - 1",
+                                    options.dp_rank, options.dp_size));
+  }
+  if (options.shared_expert_columns < 0) {
+    throw ArgumentError(fmt::format("{} shared-expert columns; it must be 0 or more",
+                                    options.shared_expert_columns));
+  }
+}
+
+void check_padded(std::int64_t padded_tokens, std::int64_t max_tokens) {
+  if (padded_tokens > max_tokens) {
+    throw RangeError(
+        fmt::format("{} tokens (with padding), but the device cache holds {}; raise max_tokens",
+                    padded_tokens, max_tokens));
+  }
+}
+
+void check_requests(const StepInfo& step) {
+  std::int64_t left = step.num_tokens;
+  for (const RequestSpan& span : step.requests) {
+    if (span.position < 0 || span.count < 1 || span.count > left) {
+      throw ArgumentError(fmt::format(
+          "request {} has {} tokens from position {}, where {} of the step's {} tokens are left",
+          span.request, span.count, span.position, left, step.num_tokens));
+    }
+    left -= span.count;
+  }
+  if (!step.requests.empty() && left > 0) {
+    throw ArgumentError(
+        fmt::format("{} of the step's {} tokens belong to no request", left, step.num_tokens));
+  }
+}
+
+// The sum over all ranks, and over those before this one.
+struct DpTokens {
+  std::int64_t total = 0;
+  std::int64_t before = 0;
+};
+
+DpTokens sum_dp_tokens(const StepInfo& step, const CapturerOptions& options) {
+  const auto size = static_cast<std::size_t>(options.dp_size);
+  const auto rank = static_cast<std::size_t>(options.dp_rank);
+  if (step.dp_tokens.size() != size) {
+    throw ArgumentError(fmt::format("dp_tokens has {} entries for {} data-parallel ranks",
+                                    step.dp_tokens.size(), size));
+  }
+  if (step.dp_tokens[rank] != step.num_tokens) {
+    throw ArgumentError(
+        fmt::format("dp_tokens says {} tokens for this rank ({}), num_tokens says {}",
+                    step.dp_tokens[rank], rank, step.num_tokens));
+  }
+  DpTokens sums;
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::int64_t tokens = step.dp_tokens[i];
+    if (tokens < 0 || tokens > std::numeric_limits<std::int64_t>::max() - sums.total) {
+      throw ArgumentError(fmt::format("dp_tokens says {} tokens for rank {}", tokens, i));
+    }
+    if (i == rank) sums.before = sums.total;
+    sums.total += tokens;
+  }
+  return sums;
+}
+
+}  // namespace
+
+Capturer::Capturer(std::unique_ptr<CaptureTransport> transport, CapturerOptions options)
+    : transport_(std::move(transport)), options_(options) {
+  if (!transport_) throw ArgumentError("a Capturer needs a transport, given is null");
+  check_options(options_);
+  bound_.resize(static_cast<std::size_t>(shape().num_layers()));
+}
+
+Capturer::~Capturer() = default;
+
+Capturer& Capturer::create(std::unique_ptr<CaptureTransport> transport, CapturerOptions options) {
+  return process_wide().create(std::move(transport), options);
+}
+Capturer& Capturer::instance() { return process_wide().instance(); }
+void Capturer::destroy() { process_wide().destroy(); }
+
+void Capturer::bind(int model_layer) {
+  const auto layer = static_cast<std::size_t>(shape().layer_index(model_layer));
+  if (bound_[layer]) {
+    throw StateError(fmt::format(
+        "layer {} is bound already; bind only the target model's layers, not a draft model's",
+        model_layer));
+  }
+  bound_[layer] = true;
+  ++num_bound_;
+}
+
+void Capturer::require_ready(const char* call) const {
+  if (phase_ != Phase::idle) {
+    throw StateError(fmt::format("{} while a {} is open; {} first", call,
+                                 phase_ == Phase::step ? "step" : "graph",
+                                 phase_ == Phase::step ? "publish() it" : "end_graph()"));
+  }
+  if (num_bound_ == shape().num_layers()) return;
+  std::vector<int> unbound;
+  for (std::size_t i = 0; i < bound_.size(); ++i) {
+    if (!bound_[i]) unbound.push_back(shape().moe_layers()[i]);
+  }
+  throw StateError(fmt::format("{} while MoE layers {} are not bound; bind() each once", call,
+                               detail::join_ranges(unbound)));
+}
+
+void Capturer::begin_step(const StepInfo& step, Stream& stream) {
+  require_ready("begin_step()");
+  if (step.step <= last_step_) {
+    throw StateError(fmt::format("step {} after step {}; step numbers only grow, from 1", step.step,
+                                 last_step_));
+  }
+  const std::int64_t padded = step.padded_tokens == 0 ? step.num_tokens : step.padded_tokens;
+  if (step.num_tokens < 0 || padded < step.num_tokens) {
+    throw ArgumentError(fmt::format(
+        "num_tokens is {} and padded_tokens {}; allowed are 0 <= num_tokens <= padded_tokens",
+        step.num_tokens, step.padded_tokens));
+  }
+  check_padded(padded, transport_->max_tokens());
+  check_requests(step);
+  const bool concatenated = options_.layout == RankLayout::concatenated;
+  const DpTokens dp =
+      concatenated || !step.dp_tokens.empty() ? sum_dp_tokens(step, options_) : DpTokens{};
+
+  transport_->begin_step(step, concatenated ? dp.before : 0, stream);
+  phase_ = Phase::step;
+  last_step_ = step.step;
+  num_tokens_ = step.num_tokens;
+  padded_tokens_ = padded;
+  dp_total_ = dp.total;
+}
+
+void Capturer::begin_graph(std::int64_t padded_tokens) {
+  require_ready("begin_graph()");
+  if (padded_tokens < 1) {
+    throw ArgumentError(fmt::format("a graph of {} tokens; it must be at least 1", padded_tokens));
+  }
+  check_padded(padded_tokens, transport_->max_tokens());
+  phase_ = Phase::graph;
+  padded_tokens_ = padded_tokens;
+}
+
+void Capturer::end_graph() {
+  if (phase_ != Phase::graph) throw StateError("end_graph() without begin_graph()");
+  phase_ = Phase::idle;
+}
+
+void Capturer::check_rows(int model_layer, std::int64_t rows) const {
+  const std::int64_t all_padded = options_.dp_size * padded_tokens_;
+  const bool in_graph = phase_ == Phase::graph;
+  bool allowed = false;
+  std::string expected;
+  switch (options_.layout) {
+    case RankLayout::local:
+      allowed = rows == padded_tokens_ || (!in_graph && rows == num_tokens_);
+      if (!allowed) {
+        expected =
+            in_graph || num_tokens_ == padded_tokens_
+                ? fmt::format("{} (this rank's)", padded_tokens_)
+                : fmt::format("{} (this rank's) or {} (padded)", num_tokens_, padded_tokens_);
+      }
+      break;
+    case RankLayout::concatenated:
+      allowed = in_graph ? rows >= padded_tokens_ && rows <= all_padded : rows == dp_total_;
+      if (!allowed) {
+        expected = in_graph ? fmt::format("{} to {} (all ranks')", padded_tokens_, all_padded)
+                            : fmt::format("{} (the sum of dp_tokens)", dp_total_);
+      }
+      break;
+    case RankLayout::padded:
+      allowed = rows == all_padded;
+      if (!allowed) {
+        expected = fmt::format("{} ({} ranks of {} padded tokens)", all_padded, options_.dp_size,
+                               padded_tokens_);
+      }
+      break;
+  }
+  if (allowed) return;
+  throw ArgumentError(
+      fmt::format("layer {}: topk_ids has {} rows, expected are {}", model_layer, rows, expected));
+}
+
+void Capturer::check_topk_ids(int model_layer, const TopkIds& ids) const {
+  const std::int64_t columns = std::int64_t{shape().top_k()} + options_.shared_expert_columns;
+  if (ids.columns != columns) {
+    throw ArgumentError(fmt::format(
+        "layer {}: topk_ids has {} columns, expected are {}: top_k {} and {} of shared experts "
+        "(set "
+        "CapturerOptions::shared_expert_columns)",
+        model_layer, ids.columns, columns, shape().top_k(), options_.shared_expert_columns));
+  }
+  if (ids.row_stride < ids.columns) {
+    throw ArgumentError(
+        fmt::format("layer {}: topk_ids has a row stride of {} elements, below its "
+                    "{} columns",
+                    model_layer, ids.row_stride, ids.columns));
+  }
+  if (!holds_ids(ids.type, shape().num_experts())) {
+    throw ArgumentError(fmt::format("layer {}: topk_ids of {} cannot hold the ids of {} experts",
+                                    model_layer, id_type_name(ids.type), shape().num_experts()));
+  }
+  check_rows(model_layer, ids.rows);
+  if (ids.data == nullptr && ids.rows > 0) {
+    throw ArgumentError(
+        fmt::format("layer {}: topk_ids is null, but has {} rows", model_layer, ids.rows));
+  }
+}
+
+void Capturer::capture(int model_layer, const TopkIds& topk_ids, Stream& stream) {
+  if (phase_ == Phase::idle) {
+    throw StateError(fmt::format(
+        "layer {}: capture() outside of a step or graph; begin_step() or begin_graph() first",
+        model_layer));
+  }
+  const int layer = shape().layer_index(model_layer);
+  if (!bound_[static_cast<std::size_t>(layer)]) {
+    throw StateError(fmt::format("layer {}: capture() before bind()", model_layer));
+  }
+  check_topk_ids(model_layer, topk_ids);
+
+  std::int64_t first_row = 0;
+  if (options_.layout == RankLayout::padded) first_row = options_.dp_rank * padded_tokens_;
+  if (options_.layout == RankLayout::concatenated) first_row = CaptureTransport::kRowFromStep;
+  transport_->capture(layer, topk_ids, first_row, stream);
+}
+
+void Capturer::publish(const Slot* slot_mapping, Stream& stream) {
+  if (phase_ != Phase::step) throw StateError("publish() without begin_step()");
+  if (slot_mapping == nullptr && num_tokens_ > 0) {
+    throw ArgumentError(fmt::format(
+        "slot_mapping is null, but step {} has {} tokens; publish it with the anchor group's slots",
+        last_step_, num_tokens_));
+  }
+  phase_ = Phase::idle;
+  transport_->publish(slot_mapping, stream);
+}
+
+}  // namespace moetap
