@@ -42,8 +42,7 @@ const ControlHead& head_of(const Segment& segment) {
 // Why this segment cannot be used yet, or nothing.
 std::optional<std::string> not_ready(const Segment& segment) {
   if (!segment.owner_alive()) {
-    return fmt::format("the one that is there was left by process {}, which is dead",
-                       segment.owner_pid());
+    return "the one that is there was left by a process that died";
   }
   if (segment.bytes().size() < sizeof(ControlHead) ||
       head_of(segment).magic.load(std::memory_order_acquire) == 0) {

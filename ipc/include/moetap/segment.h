@@ -11,33 +11,48 @@
 
 namespace moetap {
 
-// Creates (and owns) or opens a segment. The owner holds flock(LOCK_EX) on the segment's own
-// descriptor for its whole life, which the kernel releases when the process dies: a segment whose
-// lock can be had has no living owner and is reclaimed by the next create(). Movable.
+// Creates (and owns) or opens a segment. The owner holds a lock on the segment's own descriptor for
+// its whole life (an open file description lock, fcntl(2)), which the kernel releases when the
+// process dies: a segment without that lock has no living owner and is reclaimed by the next
+// create(). Anyone can ask who holds it without taking it. Movable.
 class Segment {
  public:
   // Reserves `bytes` (posix_fallocate, never SIGBUS later), mode 0600, zero-filled; reclaims the
-  // leftover of a dead owner. OwnedError with the living owner's pid; SystemError with the bytes
-  // needed and free, and what to change, if /dev/shm is too small; ArgumentError for a bad name.
+  // leftover of a dead owner. The name is a '/' and then letters, digits, '-', '_' and '.'.
+  // OwnedError with the living owner's pid; SystemError with the bytes needed and free, and what to
+  // change, if /dev/shm is too small; MismatchError for another user's segment; ArgumentError for
+  // a bad name or size.
   static Segment create(const std::string& name, std::size_t bytes);
 
-  // Maps an existing one, whole. SystemError(ENOENT) if there is none; MismatchError for a segment
-  // of another user or type.
+  // As create(), but an existing segment of exactly `bytes` without an owner is kept as it is and
+  // becomes the caller's.
+  static Segment create_or_adopt(const std::string& name, std::size_t bytes);
+
+  // Maps an existing one, whole. SystemError(ENOENT) if there is none, or none of a size yet;
+  // MismatchError for a segment of another user or type.
   static Segment open(const std::string& name);
 
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;
-  ~Segment();  // the owner unlinks the name
+  ~Segment();  // the owner unlinks the name, if it still is this segment's
 
   const std::string& name() const { return name_; }
   std::span<std::byte> bytes() const;
-  bool owner_alive() const;  // also true in the owner itself
-  pid_t owner_pid() const;   // as its creator wrote it beside the name; 0 if unknown
+  bool owner_alive() const { return owner_pid() != 0; }  // also true in the owner itself
+  pid_t owner_pid() const;                               // of the living owner, 0 if there is none
+
+  // Becomes the one process at the other end (a ring's consumer) for as long as this object lives.
+  // OwnedError with the pid of the one that is there.
+  void claim_peer();
+  pid_t peer_pid() const;  // of the living one, 0 if there is none
 
  private:
   Segment() = default;
+  static Segment own(const std::string& name, std::size_t bytes, bool adopt);
+
   std::string name_;
-  bool owner_ = false;
+  pid_t owner_ = 0;  // this process if it is the owner, else 0; a forked child is not
+  pid_t peer_ = 0;
   boost::interprocess::shared_memory_object object_;
   boost::interprocess::mapped_region region_;
 };

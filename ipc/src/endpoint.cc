@@ -1,0 +1,51 @@
+#include <moetap/endpoint.h>
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+namespace moetap {
+namespace {
+
+// Large enough for any machine, small enough that no size computed from them overflows 64 bits:
+// a row has at most 1024 layers x 65,536 ids of 4 bytes = 2^28 bytes.
+constexpr std::int64_t kMaxSlots = std::int64_t{1} << 32;
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
+constexpr int kMaxRingDepth = 1024;
+constexpr int kMaxRank = 999'999;
+
+void check_between(std::string_view field, std::int64_t value, std::int64_t least,
+                   std::int64_t most) {
+  if (value < least || value > most) {
+    throw ArgumentError(
+        fmt::format("endpoint: {} is {}, but must be {} to {}", field, value, least, most));
+  }
+}
+
+void check_instance(const std::string& instance) {
+  constexpr std::string_view allowed =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+  if (instance.empty() || instance.size() > 64 ||
+      instance.find_first_not_of(allowed) != std::string::npos) {
+    throw ArgumentError(fmt::format(
+        "endpoint: instance is '{}', but must be 1 to 64 letters, digits, '-', '_' or '.'",
+        instance));
+  }
+}
+
+}  // namespace
+
+void Endpoint::validate() const {
+  check_instance(instance);
+  check_between("dp_rank", dp_rank, 0, kMaxRank);
+  check_between("num_slots", num_slots, 1, kMaxSlots);
+  check_between("max_tokens", max_tokens, 1, kMaxTokens);
+  check_between("ring_depth", ring_depth, 1, kMaxRingDepth);
+  if (layout != ShmLayout::native && layout != ShmLayout::wire) {
+    throw ArgumentError(fmt::format("endpoint: layout is {}, but must be native (0) or wire (1)",
+                                    static_cast<int>(layout)));
+  }
+}
+
+}  // namespace moetap

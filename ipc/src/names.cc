@@ -1,0 +1,81 @@
+#include "names.h"
+
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+namespace moetap {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool writable_directory(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored) && access(path.c_str(), W_OK | X_OK) == 0;
+}
+
+// A directory that nobody else can put a file, or a link, into.
+bool private_directory(const fs::path& path) {
+  struct stat status {};
+  return lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+         status.st_uid == geteuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+fs::path runtime_directory() {
+  if (const char* set = std::getenv("XDG_RUNTIME_DIR");
+      set != nullptr && *set == '/' && private_directory(set) && writable_directory(set)) {
+    return set;
+  }
+  const fs::path own = temporary_directory() / fmt::format("moetap-{}", geteuid());
+  if (mkdir(own.c_str(), 0700) != 0 && errno != EEXIST) {
+    throw SystemError(errno, fmt::format("cannot make {} for lock files", own.string()));
+  }
+  if (!private_directory(own)) {
+    throw MismatchError(
+        fmt::format("{} is no directory, belongs to another user than {}, or others may write to "
+                    "it: remove it, "
+                    "or set XDG_RUNTIME_DIR or TMPDIR to a private directory",
+                    own.string(), geteuid()));
+  }
+  return own;
+}
+
+}  // namespace
+
+std::string buffer_name(const Endpoint& endpoint) {
+  const auto prefix = endpoint.layout == ShmLayout::wire ? "vllm_routed_experts_buffer" : "moetap";
+  return fmt::format("/{}_{}_{}", prefix, endpoint.instance, endpoint.dp_rank);
+}
+
+std::string ring_name(const Endpoint& endpoint) {
+  return fmt::format("/moetap_{}_{}_ring", endpoint.instance, endpoint.dp_rank);
+}
+
+fs::path lock_path(const Endpoint& endpoint) {
+  const auto file = [&](const char* prefix) {
+    return fmt::format("{}_{}_{}.lock", prefix, endpoint.instance, endpoint.dp_rank);
+  };
+  if (endpoint.layout == ShmLayout::wire)
+    return temporary_directory() / file("vllm_routed_experts");
+  return runtime_directory() / file("moetap");
+}
+
+fs::path temporary_directory() {
+  for (const char* variable : {"TMPDIR", "TEMP", "TMP"}) {
+    const char* set = std::getenv(variable);
+    if (set != nullptr && *set != '\0' && writable_directory(set)) return fs::absolute(set);
+  }
+  for (const char* usual : {"/tmp", "/var/tmp", "/usr/tmp"}) {
+    if (writable_directory(usual)) return usual;
+  }
+  if (writable_directory(".")) return fs::current_path();
+  throw SystemError(
+      ENOENT, "no directory for temporary files can be written to: set TMPDIR to one that can");
+}
+
+}  // namespace moetap

@@ -1,0 +1,24 @@
+// What things of an endpoint are called in the system, the same in every process of a user.
+#pragma once
+
+#include <moetap/endpoint.h>
+
+#include <filesystem>
+#include <string>
+
+namespace moetap {
+
+// Shared memory: of the `shm` transport (by its layout), and of the `device` transport's ring.
+std::string buffer_name(const Endpoint& endpoint);
+std::string ring_name(const Endpoint& endpoint);
+
+// The lock file of the `shm` transport's buffer. Native: in $XDG_RUNTIME_DIR if that is a directory
+// of this user's, else in a private directory (made here, mode 0700) below the directory for
+// temporary files; MismatchError if that is there and not private. Wire layout: where vLLM has it.
+std::filesystem::path lock_path(const Endpoint& endpoint);
+
+// As Python's tempfile.gettempdir(): the first of $TMPDIR, $TEMP, $TMP, /tmp, /var/tmp, /usr/tmp
+// and the working directory that one can write to. SystemError if none.
+std::filesystem::path temporary_directory();
+
+}  // namespace moetap

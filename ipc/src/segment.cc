@@ -1,0 +1,259 @@
+#include <moetap/error.h>
+#include <moetap/segment.h>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+namespace moetap {
+namespace {
+
+namespace bip = boost::interprocess;
+
+// Each end claims a range of lock bytes (they need not exist in the file) that starts at its role
+// and is as long as its pid, plus one. All claims of a role meet in the first byte, so only one is
+// granted, and whoever asks what is in the way gets the length, and so the pid.
+enum class Role : off_t { owner = 0, peer = off_t{1} << 40 };
+
+struct flock claim_range(Role role, off_t length) {
+  struct flock range {};
+  range.l_type = F_WRLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(role);
+  range.l_len = length;
+  return range;
+}
+
+bool try_claim(int fd, Role role, const std::string& name) {
+  auto range = claim_range(role, off_t{1} + getpid());
+  if (fcntl(fd, F_OFD_SETLK, &range) == 0) return true;
+  if (errno == EAGAIN || errno == EACCES) return false;
+  throw SystemError(errno, fmt::format("cannot lock shared memory {}", name));
+}
+
+// Pid of the process that holds the role, 0 if none does (or this very descriptor).
+pid_t claimant(int fd, Role role) {
+  auto range = claim_range(role, 1);
+  if (fcntl(fd, F_OFD_GETLK, &range) != 0) {
+    throw SystemError(errno, "cannot ask for the owner of shared memory");
+  }
+  return range.l_type == F_UNLCK ? 0 : static_cast<pid_t>(range.l_len - 1);
+}
+
+void check_name(const std::string& name) {
+  constexpr std::string_view allowed =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+  if (name.size() < 2 || name.size() > 255 || name[0] != '/' ||
+      name.find_first_not_of(allowed, 1) != std::string::npos) {
+    throw ArgumentError(
+        fmt::format("'{}' is no name for shared memory: use '/' and then 1 to 254 letters, digits, "
+                    "'-', '_', '.'",
+                    name));
+  }
+}
+
+struct stat status_of(int fd, const std::string& name) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) {
+    throw SystemError(errno, fmt::format("cannot examine shared memory {}", name));
+  }
+  return status;
+}
+
+void check_ours(int fd, const std::string& name) {
+  const auto status = status_of(fd, name);
+  if (!S_ISREG(status.st_mode) || status.st_uid != geteuid()) {
+    throw MismatchError(
+        fmt::format("shared memory {} belongs to user {}, not to this process's user {}, or is no "
+                    "shared memory: "
+                    "choose another instance name",
+                    name, status.st_uid, geteuid()));
+  }
+}
+
+[[noreturn]] void throw_open_error(const std::string& name, int error) {
+  if (error == EACCES) {
+    throw MismatchError(fmt::format(
+        "shared memory {} may not be opened (permission denied), so it is another user's: choose "
+        "another instance name",
+        name));
+  }
+  throw SystemError(error, fmt::format("cannot open shared memory {}", name));
+}
+
+template <class Mode>
+bip::shared_memory_object open_object(Mode mode, const std::string& name) {
+  try {
+    if constexpr (std::is_same_v<Mode, bip::open_only_t>) {
+      return {mode, name.c_str(), bip::read_write};
+    } else {
+      return {mode, name.c_str(), bip::read_write, bip::permissions(0600)};
+    }
+  } catch (const bip::interprocess_exception& error) {
+    throw_open_error(name, error.get_native_error());
+  }
+}
+
+bip::mapped_region map_whole(const bip::shared_memory_object& object, const std::string& name) {
+  try {
+    return {object, bip::read_write};
+  } catch (const bip::interprocess_exception& error) {
+    throw SystemError(error.get_native_error(), fmt::format("cannot map shared memory {}", name));
+  }
+}
+
+// Whether the name still leads to what `fd` refers to.
+bool is_current(int fd, const std::string& name) {
+  const int now = shm_open(name.c_str(), O_RDONLY, 0);
+  if (now < 0) return false;
+  struct stat a {};
+  struct stat b {};
+  const bool same =
+      fstat(fd, &a) == 0 && fstat(now, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+  close(now);
+  return same;
+}
+
+[[noreturn]] void throw_no_room(const std::string& name, int error, std::size_t bytes,
+                                std::size_t free) {
+  throw SystemError(
+      error,
+      fmt::format("shared memory {} needs {} bytes and /dev/shm has {} bytes free: enlarge it "
+                  "(mount -o remount,size=... /dev/shm; docker run --shm-size=...), remove what "
+                  "is left in it, or configure fewer slots or a shorter ring",
+                  name, bytes, free));
+}
+
+// Sets the size and backs every page of it now, so that no later access can fail for want of room.
+void reserve(int fd, const std::string& name, std::size_t bytes) {
+  struct statvfs system {};
+  if (fstatvfs(fd, &system) != 0) {
+    throw SystemError(errno, fmt::format("cannot examine the file system of {}", name));
+  }
+  const std::size_t free = std::size_t{system.f_bavail} * system.f_frsize;
+  const std::size_t held = static_cast<std::size_t>(status_of(fd, name).st_blocks) * 512;
+  const bool bounded = system.f_blocks != 0;  // else a tmpfs without a size limit
+  if (bytes > std::size_t{std::numeric_limits<off_t>::max()} ||
+      (bounded && bytes > held && bytes - held > free)) {
+    throw_no_room(name, ENOSPC, bytes, free);
+  }
+  int error = 0;
+  do {
+    error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error != 0) throw_no_room(name, error, bytes, free);
+}
+
+[[noreturn]] void throw_owned(const std::string& name, std::string_view role, pid_t pid) {
+  throw OwnedError(
+      fmt::format("shared memory {} has a living {}, process {}: end it, or give this one another "
+                  "instance name "
+                  "or rank",
+                  name, role, pid));
+}
+
+}  // namespace
+
+Segment Segment::create(const std::string& name, std::size_t bytes) {
+  return own(name, bytes, false);
+}
+
+Segment Segment::create_or_adopt(const std::string& name, std::size_t bytes) {
+  return own(name, bytes, true);
+}
+
+// To own a name is to hold the claim on the very segment that the name leads to. Any number of
+// processes may run this at once: whoever holds the claim on the named one is the only one that may
+// remove or keep it, everyone else starts again or finds a living owner.
+Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt) {
+  check_name(name);
+  if (bytes == 0) throw ArgumentError(fmt::format("shared memory {} of 0 bytes", name));
+  for (;;) {
+    Segment segment;
+    segment.name_ = name;
+    segment.object_ = open_object(bip::open_or_create, name);
+    const int fd = segment.object_.get_mapping_handle().handle;
+    check_ours(fd, name);
+    if (!try_claim(fd, Role::owner, name)) {
+      if (const pid_t pid = claimant(fd, Role::owner); pid != 0) throw_owned(name, "owner", pid);
+      continue;  // it died in between
+    }
+    if (!is_current(fd, name)) continue;
+    segment.owner_ = getpid();  // from here on ~Segment unlinks
+    const auto found = static_cast<std::size_t>(status_of(fd, name).st_size);
+    // A dead owner's. Not used again, since a reader may still have it mapped.
+    if (found != 0 && !(adopt && found == bytes)) continue;
+    reserve(fd, name, bytes);
+    segment.region_ = map_whole(segment.object_, name);
+    return segment;
+  }
+}
+
+Segment Segment::open(const std::string& name) {
+  check_name(name);
+  Segment segment;
+  segment.name_ = name;
+  segment.object_ = open_object(bip::open_only, name);
+  const int fd = segment.object_.get_mapping_handle().handle;
+  check_ours(fd, name);
+  if (status_of(fd, name).st_size == 0) {
+    throw SystemError(ENOENT, fmt::format("shared memory {} is still being created", name));
+  }
+  segment.region_ = map_whole(segment.object_, name);
+  return segment;
+}
+
+Segment::Segment(Segment&& other) noexcept
+    : name_(std::move(other.name_)),
+      owner_(std::exchange(other.owner_, 0)),
+      peer_(std::exchange(other.peer_, 0)),
+      object_(std::move(other.object_)),
+      region_(std::move(other.region_)) {}
+
+Segment& Segment::operator=(Segment&& other) noexcept {
+  Segment moved(std::move(other));
+  std::swap(name_, moved.name_);
+  std::swap(owner_, moved.owner_);
+  std::swap(peer_, moved.peer_);
+  object_.swap(moved.object_);
+  region_.swap(moved.region_);
+  return *this;
+}
+
+Segment::~Segment() {
+  // Before the descriptor closes and with it the claim ends: until then nobody else may have made
+  // a new segment of this name.
+  if (owner_ != 0 && owner_ == getpid() && is_current(object_.get_mapping_handle().handle, name_)) {
+    shm_unlink(name_.c_str());
+  }
+}
+
+std::span<std::byte> Segment::bytes() const {
+  return {static_cast<std::byte*>(region_.get_address()), region_.get_size()};
+}
+
+pid_t Segment::owner_pid() const {
+  return owner_ != 0 ? owner_ : claimant(object_.get_mapping_handle().handle, Role::owner);
+}
+
+void Segment::claim_peer() {
+  const int fd = object_.get_mapping_handle().handle;
+  while (!try_claim(fd, Role::peer, name_)) {
+    if (const pid_t pid = claimant(fd, Role::peer); pid != 0) throw_owned(name_, "reader", pid);
+  }
+  peer_ = getpid();
+}
+
+pid_t Segment::peer_pid() const {
+  return peer_ != 0 ? peer_ : claimant(object_.get_mapping_handle().handle, Role::peer);
+}
+
+}  // namespace moetap
