@@ -3,7 +3,8 @@
 //
 // Ordering is CUDA's: work queued on a stream runs later and in order; different streams run in any
 // order unless an event orders them; a graph replays the same kernels with the same addresses. All
-// calls may be made from any thread; one stream is used by one thread at a time.
+// calls may be made from any thread; one stream is used by one thread at a time. A device outlives
+// everything that it made.
 #pragma once
 
 #include <moetap/kernel.h>
@@ -37,12 +38,13 @@ class Stream {
  public:
   virtual ~Stream() = default;
 
-  // Between device and/or pinned host memory. Sources and targets must stay valid until it ran.
+  // Between device and/or pinned host memory of this device. Sources and targets must stay valid
+  // until it ran. The host device throws ArgumentError for any other memory and outside a buffer.
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
   virtual void fill(void* to, std::uint8_t value, std::size_t bytes) = 0;
 
-  // Runs kernel(Block{i, lane, lanes}) for i in [0, blocks) and every lane. The kernel is copied
-  // now.
+  // Runs kernel(Block{i, lane, lanes}) for i in [0, blocks), in any order, and every lane. The
+  // kernel is copied now. ArgumentError for blocks < 0.
   template <class Kernel>
   void launch(const Kernel& kernel, std::int64_t blocks) {
     launch(KernelCall(kernel, blocks));
@@ -54,14 +56,15 @@ class Stream {
   virtual void wait(Event& event) = 0;
 
   // Calls callback(argument) on a thread of the device's when all earlier work is done. It must not
-  // throw and must not call the device.
+  // throw (that ends the program) and must not call the device (StateError on the host device).
   virtual void call(void (*callback)(void*), void* argument) = 0;
 
   virtual bool idle() = 0;
   virtual void synchronize() = 0;  // blocks the calling thread until all queued work is done
 
-  // Work queued between the two is recorded instead of run. Blocking calls and events of other
-  // streams are a StateError meanwhile.
+  // Copies, fills, launches and callbacks queued between the two are recorded instead of run; a
+  // launched graph's work becomes part of the new one. Everything else on this stream (events,
+  // idle(), synchronize(), a second capture) is a StateError meanwhile.
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<Graph> end_capture() = 0;
 };
@@ -69,7 +72,8 @@ class Stream {
 class Device;
 
 // Owns memory of a device, or page-locked host memory that its copies can reach. Contents are
-// undefined at first. Moved-from is empty.
+// undefined at first. Freed when all work queued on the device is done, which the destructor waits
+// for, as cudaFree does. Moved-from is empty; so is what was made with 0 bytes.
 class Buffer {
  public:
   Buffer() = default;
@@ -102,7 +106,8 @@ class Device {
   virtual Buffer allocate(std::size_t bytes) = 0;         // device memory, 256-byte aligned
   virtual Buffer allocate_pinned(std::size_t bytes) = 0;  // host memory, page-aligned
 
-  // Page-locks memory that someone else owns (shared memory) while the result lives.
+  // Page-locks memory that someone else owns (shared memory) while the result lives. ArgumentError
+  // if some of it is locked already.
   virtual Buffer pin(std::span<std::byte> memory) = 0;
 
   virtual std::unique_ptr<Stream> make_stream() = 0;

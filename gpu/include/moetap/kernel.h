@@ -45,7 +45,8 @@ class KernelCall {
   template <class Kernel>
   KernelCall(const Kernel& kernel, std::int64_t blocks)
       : entry_(&KernelEntryOf<Kernel>::entry), blocks_(blocks) {
-    static_assert(std::is_trivially_copyable_v<Kernel> && sizeof(Kernel) <= kMaxArguments);
+    static_assert(std::is_trivially_copyable_v<Kernel> && sizeof(Kernel) <= kMaxArguments &&
+                  alignof(Kernel) <= 16);
     std::memcpy(arguments_, &kernel, sizeof kernel);
   }
 
@@ -72,10 +73,9 @@ void run_on_cuda(const void* arguments, std::int64_t blocks, void* cuda_stream);
 #define MOETAP_CUDA_ENTRY(Kernel) nullptr
 #endif
 
-#define MOETAP_DEFINE_KERNEL(Kernel)                                     \
-  template <>                                                            \
-  const ::moetap::KernelEntry moetap::KernelEntryOf<Kernel>::entry {     \
-#Kernel, &::moetap::run_on_host < Kernel>, MOETAP_CUDA_ENTRY(Kernel) \
-  }
+#define MOETAP_DEFINE_KERNEL(Kernel)                                   \
+  template <>                                                          \
+  const ::moetap::KernelEntry moetap::KernelEntryOf<Kernel>::entry = { \
+      #Kernel, &::moetap::run_on_host<Kernel>, MOETAP_CUDA_ENTRY(Kernel)}
 
 }  // namespace moetap
