@@ -1,6 +1,7 @@
 #include "control.h"
 
 #include <moetap/error.h>
+#include <moetap/wait.h>
 
 #include <fmt/format.h>
 
@@ -93,7 +94,7 @@ void ControlHead::require(const Endpoint& endpoint, const std::string& name,
 Segment attach(const std::string& name, std::size_t bytes, const Endpoint& endpoint,
                std::uint64_t segment_magic, std::uint32_t layout_version) {
   using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + endpoint.limit;
+  const auto deadline = deadline_after(endpoint.limit);
   for (;;) {
     std::string found = "there is none";
     try {

@@ -1,0 +1,114 @@
+#include <moetap/channel.h>
+#include <moetap/error.h>
+#include <moetap/segment.h>
+#include <moetap/wait.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <optional>
+
+#include "names.h"
+#include "ring.h"
+
+namespace moetap {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How soon a wait notices that the producer died.
+constexpr std::chrono::milliseconds kLivenessPoll{20};
+
+// MismatchError for a descriptor that no producer of ours writes.
+void check(const Descriptor& descriptor, const Endpoint& endpoint, const std::string& name) {
+  using Kind = Descriptor::Kind;
+  const auto require = [&](bool good, const char* field, auto value) {
+    if (good) return;
+    throw MismatchError(fmt::format(
+        "{} holds a descriptor whose {} is {} (max_tokens is {}): its memory was overwritten, "
+        "restart both ends",
+        name, field, value, endpoint.max_tokens));
+  };
+  const Kind kind = descriptor.kind;
+  require(kind <= Kind::step_done, "kind", static_cast<std::uint32_t>(kind));
+  const bool of_step = kind == Kind::step || kind == Kind::failed_step || kind == Kind::step_done;
+  require(!of_step || descriptor.step > 0, "step", descriptor.step);
+  require(descriptor.num_tokens >= 0, "num_tokens", descriptor.num_tokens);
+  require(kind == Kind::request_end || descriptor.num_tokens <= endpoint.max_tokens, "num_tokens",
+          descriptor.num_tokens);
+  require(
+      descriptor.position >= 0 &&
+          descriptor.position <= std::numeric_limits<std::int64_t>::max() - descriptor.num_tokens,
+      "position", descriptor.position);
+  require(descriptor.text[sizeof descriptor.text - 1] == '\0', "text", "not terminated");
+}
+
+}  // namespace
+
+struct ChannelConsumer::State {
+  explicit State(const Endpoint& from)
+      : endpoint((from.validate(), from)),
+        segment(attach(ring_name(from), Ring::bytes(from), from, kRingMagic, kRingVersion)),
+        ring(segment.bytes(), from) {
+    segment.claim_peer();  // before the counter is read: whoever had it has now stopped
+    released = ring.control().released.load(std::memory_order_acquire);
+  }
+
+  // Records that wait here.
+  std::uint64_t waiting() const {
+    return ring.control().committed.load(std::memory_order_acquire) - released;
+  }
+
+  const Endpoint endpoint;
+  Segment segment;
+  Ring ring;
+  std::uint64_t released = 0;  // own copy, which nobody else can write
+  Descriptor descriptor;
+  std::optional<Item> item;
+};
+
+ChannelConsumer::ChannelConsumer(const Endpoint& endpoint)
+    : state_(std::make_unique<State>(endpoint)) {}
+ChannelConsumer::~ChannelConsumer() = default;
+
+const ChannelConsumer::Item* ChannelConsumer::peek() {
+  State& s = *state_;
+  if (s.item) return &*s.item;
+  const std::uint64_t waiting = s.waiting();
+  if (waiting == 0) return nullptr;
+  if (waiting > s.ring.depth()) {
+    throw MismatchError(fmt::format(
+        "{} claims that {} records wait in it, it has {}: its memory was overwritten, restart both "
+        "ends",
+        s.segment.name(), waiting, s.ring.depth()));
+  }
+  s.descriptor = s.ring.descriptor(s.released);
+  check(s.descriptor, s.endpoint, s.segment.name());
+  return &s.item.emplace(Item{s.descriptor, s.ring.record(s.released)});
+}
+
+void ChannelConsumer::release() {
+  State& s = *state_;
+  if (!s.item) throw StateError("release() of a record that peek() did not return: call it first");
+  s.item.reset();
+  s.ring.control().released.store(++s.released, std::memory_order_release);
+  wake(s.ring.control().freed);
+}
+
+bool ChannelConsumer::wait(Milliseconds limit) {
+  State& s = *state_;
+  const auto deadline = deadline_after(limit);
+  const auto ready = [&s] { return s.waiting() != 0; };
+  for (;;) {
+    const auto poll = std::min(deadline, Clock::now() + kLivenessPoll);
+    if (wait_until(s.ring.control().published, poll, ready)) return true;
+    // A producer may have published its last record just before it died.
+    if (!producer_alive() || Clock::now() >= deadline) return ready();
+  }
+}
+
+bool ChannelConsumer::producer_alive() const { return state_->segment.owner_alive(); }
+
+}  // namespace moetap

@@ -1,0 +1,106 @@
+#include <moetap/channel.h>
+#include <moetap/error.h>
+#include <moetap/segment.h>
+#include <moetap/wait.h>
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cassert>
+#include <chrono>
+#include <cstdint>
+#include <new>
+
+#include "names.h"
+#include "ring.h"
+
+namespace moetap {
+
+using Clock = std::chrono::steady_clock;
+
+struct ChannelProducer::State {
+  explicit State(const Endpoint& to)
+      : endpoint((to.validate(), to)),
+        segment(Segment::create(ring_name(to), Ring::bytes(to))),
+        ring(segment.bytes(), to) {
+    new (&ring.control()) RingControl;
+    ring.control().head.publish(to, kRingMagic, kRingVersion);
+  }
+
+  // Records that are not free. MismatchError if the consumer's counter is out of bounds: shared
+  // memory is not trusted to say what may be overwritten.
+  std::uint64_t taken() const {
+    const std::uint64_t released = ring.control().released.load(std::memory_order_acquire);
+    const std::uint64_t mine = acquired.load(std::memory_order_relaxed);
+    if (released > committed.load(std::memory_order_acquire) || mine - released > ring.depth()) {
+      throw MismatchError(fmt::format(
+          "{}: the scheduler's end released {} records of {} that were handed over: its memory was "
+          "overwritten, restart both ends",
+          segment.name(), released, committed.load()));
+    }
+    return mine - released;
+  }
+
+  [[noreturn]] void throw_full() const;
+
+  const Endpoint endpoint;
+  Segment segment;
+  Ring ring;
+  // The producer's own copies, which nobody else can write. Atomic because acquire() and commit()
+  // may be called by two threads.
+  std::atomic<std::uint64_t> acquired{0};
+  std::atomic<std::uint64_t> committed{0};
+};
+
+void ChannelProducer::State::throw_full() const {
+  const std::uint64_t released = ring.control().released.load(std::memory_order_acquire);
+  const std::uint64_t waiting = committed.load(std::memory_order_acquire) - released;
+  const std::string oldest =
+      waiting == 0 ? std::string("none") : std::to_string(ring.descriptor(released).step);
+  const pid_t reader = segment.peer_pid();
+  throw TimeoutError(fmt::format(
+      "waited {} ms for a free record in {}: of its {} records {} wait for the scheduler, the "
+      "oldest is of step {}; its reader is {}. Let the scheduler read every step, or raise "
+      "ring_depth or limit of the endpoint",
+      endpoint.limit.count(), segment.name(), ring.depth(), waiting, oldest,
+      reader == 0 ? std::string("not there") : fmt::format("process {}", reader)));
+}
+
+ChannelProducer::ChannelProducer(const Endpoint& endpoint)
+    : state_(std::make_unique<State>(endpoint)) {}
+ChannelProducer::~ChannelProducer() = default;
+
+std::span<std::byte> ChannelProducer::memory() const { return state_->segment.bytes(); }
+
+std::span<std::byte> ChannelProducer::acquire() {
+  State& s = *state_;
+  const auto has_room = [&s] { return s.taken() < s.ring.depth(); };
+  if (!wait_until(s.ring.control().freed, deadline_after(s.endpoint.limit), has_room)) {
+    s.throw_full();
+  }
+  return s.ring.record(s.acquired.fetch_add(1, std::memory_order_relaxed));
+}
+
+void ChannelProducer::commit(const Descriptor& descriptor) noexcept {
+  State& s = *state_;
+  const std::uint64_t number = s.committed.load(std::memory_order_relaxed);
+  assert(number < s.acquired.load(std::memory_order_relaxed) && "commit() without acquire()");
+  s.ring.descriptor(number) = descriptor;
+  s.committed.store(number + 1, std::memory_order_release);
+  s.ring.control().committed.store(number + 1, std::memory_order_release);
+  wake(s.ring.control().published);  // the consumer, and wait_committed()
+}
+
+void ChannelProducer::wait_committed(Milliseconds limit) {
+  State& s = *state_;
+  const std::uint64_t acquired = s.acquired.load(std::memory_order_relaxed);
+  const auto done = [&] { return s.committed.load(std::memory_order_acquire) == acquired; };
+  if (!wait_until(s.ring.control().published, deadline_after(limit), done)) {
+    throw TimeoutError(
+        fmt::format("waited {} ms until record {} of {} was filled, but only {} are: the device's "
+                    "copies have not finished",
+                    limit.count(), acquired, s.segment.name(), s.committed.load()));
+  }
+}
+
+}  // namespace moetap

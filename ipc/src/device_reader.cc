@@ -1,0 +1,108 @@
+// The scheduler's end of the device transport: moves each step's rows from the ring into a slot
+// buffer of its own, in the calls of the scheduler's one thread, so that no lock is needed.
+#include <moetap/error.h>
+#include <moetap/readers.h>
+#include <moetap/step_record.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "private_memory.h"
+#include "record_stream.h"
+#include "slot_buffer.h"
+
+namespace moetap {
+namespace {
+
+class DeviceReader final : public SlotReadTransport {
+ public:
+  explicit DeviceReader(const Endpoint& endpoint)
+      : stream_(endpoint),
+        memory_(SlotBuffer::bytes(endpoint.num_slots, endpoint.shape.row_bytes())),
+        buffer_(memory_.bytes(), endpoint.num_slots, endpoint.shape.row_bytes(),
+                endpoint.max_tokens),
+        captured_(static_cast<std::size_t>(endpoint.shape.num_layers())),
+        slots_(static_cast<std::size_t>(endpoint.max_tokens)) {}
+
+  const ModelShape& shape() const override { return stream_.endpoint().shape; }
+  std::int64_t num_slots() const override { return stream_.endpoint().num_slots; }
+
+  Step last_step() override {
+    while (stream_.next([this](const auto& item) { take_in(item); })) {
+    }
+    return stream_.outcomes().last();
+  }
+
+  void wait_for(Step step, Milliseconds limit) override {
+    stream_.until_step(step, limit, [this](const auto& item) { take_in(item); });
+  }
+
+  // What earlier calls of wait_for() and last_step() took in; a step that still waits in the ring
+  // cannot overwrite anything yet.
+  void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
+            std::span<std::byte> rows, std::span<RowState> states) override {
+    buffer_.gather(slots, windows, rows, states);
+  }
+
+ private:
+  void take_in(const RecordStream::Item& item);
+  std::optional<std::string> publish(const Descriptor& descriptor, const StepRecordView& record);
+
+  RecordStream stream_;
+  PrivateMemory memory_;
+  SlotBuffer buffer_;
+  // Private copies of what a record says about its rows: what was checked is what is used, whatever
+  // happens to the shared memory meanwhile.
+  StepReport report_{};
+  std::vector<std::uint64_t> captured_;
+  std::vector<Slot> slots_;
+};
+
+void DeviceReader::take_in(const RecordStream::Item& item) {
+  using Kind = Descriptor::Kind;
+  const Descriptor& descriptor = item.descriptor;
+  if (descriptor.kind != Kind::step && descriptor.kind != Kind::failed_step) {
+    stream_.throw_unexpected(
+        item,
+        "its worker keeps rows per request (HostCache::per_request), use make_request_reader");
+  }
+  stream_.outcomes().require_next(descriptor.step, stream_.name());
+
+  StepRecordView record(shape(), descriptor.num_tokens, item.bytes);
+  report_ = *record.report;
+  std::ranges::copy(record.captured, captured_.begin());
+  std::ranges::copy(record.slots, slots_.begin());
+  record.report = &report_;
+  record.captured = captured_;
+  record.slots = std::span(slots_).first(record.slots.size());
+
+  const std::optional<std::string> fault = descriptor.kind == Kind::failed_step
+                                               ? std::string(descriptor.text)
+                                               : publish(descriptor, record);
+  if (!fault) return stream_.outcomes().succeeded(descriptor.step);
+  // The forward pass has written new keys and values to these slots, so their older rows are gone.
+  buffer_.invalidate(record.slots);
+  stream_.outcomes().failed(descriptor.step, *fault);
+}
+
+// The worker has checked the record before it handed it over; this end believes only itself.
+std::optional<std::string> DeviceReader::publish(const Descriptor& descriptor,
+                                                 const StepRecordView& record) {
+  if (auto fault = fault_of(record, shape(), descriptor.step, num_slots())) return fault;
+  try {
+    buffer_.scatter(descriptor.step, record.slots, record.rows);
+  } catch (const ArgumentError& error) {  // a slot that comes twice
+    return error.what();
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::unique_ptr<SlotReadTransport> make_device_reader(const Endpoint& endpoint) {
+  return std::make_unique<DeviceReader>(endpoint);
+}
+
+}  // namespace moetap

@@ -1,0 +1,68 @@
+// The ring's bytes in shared memory: [RingControl][descriptors: depth][records: depth], known to
+// its two ends only.
+//
+// Records carry a number that counts up from 0 and never wraps; record n lies in place n % depth.
+//
+//        released            committed            acquired (the producer's own)
+//   ... ----+--------------------+--------------------+----
+//           | the consumer's     | being filled       | free, while acquired - released < depth
+#pragma once
+
+#include <moetap/channel.h>
+#include <moetap/step_record.h>
+#include <moetap/wait.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "control.h"
+
+namespace moetap {
+
+inline constexpr std::uint64_t kRingMagic = 0x676e69722d74706dull;  // "mpt-ring"
+inline constexpr std::uint32_t kRingVersion = 1;
+
+// Each counter and wake word has a cache line of its own: the consumer spins on `committed`, and
+// would take the line away from every other write of the producer's, and the other way round.
+inline constexpr std::size_t kCacheLine = 64;
+
+struct RingControl {
+  alignas(kCacheLine) ControlHead head;
+  alignas(kCacheLine) std::atomic<std::uint64_t> committed{0};  // written by the producer
+  alignas(kCacheLine) WakeWord published;                       // ... who wakes the consumer
+  alignas(kCacheLine) std::atomic<std::uint64_t> released{0};   // written by the consumer
+  alignas(kCacheLine) WakeWord freed;                           // ... who wakes the producer
+};
+
+struct alignas(kCacheLine) RingDescriptor {
+  Descriptor value;
+};
+
+// Where things are in a mapping of the ring. A view: owns nothing.
+class Ring {
+ public:
+  // Of a segment of at least bytes(endpoint), which this endpoint's producer made.
+  Ring(std::span<std::byte> memory, const Endpoint& endpoint);
+
+  static std::size_t bytes(const Endpoint& endpoint);
+
+  RingControl& control() const { return *reinterpret_cast<RingControl*>(memory_); }
+  std::uint64_t depth() const { return depth_; }
+  Descriptor& descriptor(std::uint64_t number) const {
+    return reinterpret_cast<RingDescriptor*>(memory_ + sizeof(RingControl))[number % depth_].value;
+  }
+  std::span<std::byte> record(std::uint64_t number) const {
+    return {memory_ + records_ + (number % depth_) * stride_, record_bytes_};
+  }
+
+ private:
+  std::byte* memory_;
+  std::uint64_t depth_;
+  std::size_t record_bytes_;
+  std::size_t stride_;   // whole pages, so that a device's copy of one record shares none
+  std::size_t records_;  // offset of the first
+};
+
+}  // namespace moetap
