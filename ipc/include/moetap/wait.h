@@ -39,15 +39,19 @@ bool wait_until(WakeWord& word, std::chrono::steady_clock::time_point deadline, 
 namespace detail {
 // Sleeps while word == seen, until woken, the deadline, or spuriously.
 void sleep(WakeWord& word, std::uint32_t seen, std::chrono::steady_clock::time_point deadline);
-void pause();
+// Between two looks of a waiter that has spun for so long.
+void pause(std::chrono::microseconds spun = {});
 }  // namespace detail
 
 template <class Ready>
 bool wait_until(WakeWord& word, std::chrono::steady_clock::time_point deadline, Ready&& ready,
                 std::chrono::microseconds spin) {
   using Clock = std::chrono::steady_clock;
-  for (auto stop = Clock::now() + spin; Clock::now() < stop; detail::pause()) {
+  const auto start = Clock::now();
+  for (auto spun = spin.zero(); spun < spin;
+       spun = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start)) {
     if (ready()) return true;
+    detail::pause(spun);
   }
   for (;;) {
     const std::uint32_t seen = word.value.load(std::memory_order_seq_cst);
