@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "slot_lists.h"
+
 namespace moetap {
 
 // A view over memory that someone else owns, shared or private: [stamps: num_slots x uint64, padded
@@ -22,6 +24,8 @@ class SlotBuffer {
   SlotBuffer(std::span<std::byte> memory, std::int64_t num_slots, std::size_t row_bytes,
              std::int64_t max_rows);
 
+  const SlotLimits& limits() const { return limits_; }
+
   // rows[i] becomes the row of slots[i], written in `step`; one whose slot is stored as ~slot
   // becomes missing. RangeError for a slot outside the buffer or too many, ArgumentError for a slot
   // that comes twice, sizes that do not fit or a step that cannot be a stamp: nothing has changed
@@ -35,35 +39,22 @@ class SlotBuffer {
   void gather(std::span<const Slot> slots, std::span<const StepWindow> windows,
               std::span<std::byte> rows, std::span<RowState> states) const;
 
+  // gather() for who has called check_read().
+  void copy_out(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                std::span<std::byte> rows, std::span<RowState> states) const;
+
  private:
   void mark(std::span<const Slot> slots);
   void copy_in(std::span<const Slot> slots, const std::byte* rows);
   void stamp(Step step, std::span<const Slot> slots);
+  std::byte* row(Slot slot) const {
+    return rows_ + static_cast<std::size_t>(slot) * limits_.row_bytes;
+  }
 
+  SlotLimits limits_;
   Step* stamps_;
   std::byte* rows_;
-  std::int64_t num_slots_;
-  std::size_t row_bytes_;
   std::vector<Step> saved_;  // stamps to restore when scatter() finds a slot twice
 };
-
-// The slot that a writer's slot mapping means: ~slot stands for a row with a missing route.
-constexpr Slot decode_slot(Slot stored) { return stored < 0 ? ~stored : stored; }
-
-// RangeError unless every slot (`stored`: as decode_slot takes it) is in [0, num_slots).
-void check_slots(std::span<const Slot> slots, std::int64_t num_slots);
-void check_stored_slots(std::span<const Slot> stored, std::int64_t num_slots);
-
-// ArgumentError unless the sizes of a SlotReadTransport::read() fit.
-void check_read_sizes(std::size_t slots, std::size_t windows, std::size_t rows, std::size_t states,
-                      std::size_t row_bytes);
-
-// How many slots from the front follow each other: blocks of a KV cache make long runs, and a run
-// is one copy.
-inline std::size_t run_length(std::span<const Slot> slots) {
-  std::size_t n = 1;
-  while (n < slots.size() && slots[n] == slots[0] + static_cast<Slot>(n)) ++n;
-  return n;
-}
 
 }  // namespace moetap

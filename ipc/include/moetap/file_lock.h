@@ -1,8 +1,13 @@
 // flock(2) as a C++ lock: SharedTimedMutex, for std::unique_lock and std::shared_lock.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
+#include <mutex>
+#include <shared_mutex>
 
 namespace moetap {
 
@@ -30,9 +35,28 @@ class FileLock {
   bool try_lock_for(std::chrono::milliseconds limit);
   bool try_lock_shared_for(std::chrono::milliseconds limit);
 
+  // Which file it is, whatever its path leads to by now: two locks exclude each other if equal.
+  struct File {
+    std::uint64_t device = 0;
+    std::uint64_t inode = 0;
+    bool operator==(const File&) const = default;
+  };
+  File file() const;
+
+  // A process that holds the lock, as /proc/locks has it; 0 if none does or it is not listed there
+  // (another PID namespace, some overlay file systems).
+  pid_t holder() const;
+
  private:
+  bool take(int operation);
+  bool poll(int operation, std::chrono::milliseconds limit);
+
   std::filesystem::path path_;
   int fd_ = -1;
 };
+
+// Holds the lock, or TimeoutError with the file and the process that holds it.
+std::unique_lock<FileLock> lock_within(FileLock& lock, std::chrono::milliseconds limit);
+std::shared_lock<FileLock> lock_shared_within(FileLock& lock, std::chrono::milliseconds limit);
 
 }  // namespace moetap

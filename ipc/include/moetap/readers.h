@@ -10,8 +10,10 @@
 
 namespace moetap {
 
-// Gathers under the file lock from the worker's buffer. Wire layout: rows are `unverified`, and
-// wait_for is a StateError, since that layout has no step numbers.
+// Gathers under the file lock from the worker's buffer, a piece at a time. TimeoutError if the lock
+// cannot be had within endpoint.limit; `rows` and `states` are unspecified then. Wire layout: rows
+// are `unverified` (their bytes are given), or `missing` if all ids are -1; any other id outside
+// the model is a RangeError; wait_for is a StateError, since that layout has no step numbers.
 std::unique_ptr<SlotReadTransport> make_shm_reader(const Endpoint& endpoint);
 
 // Drains the worker's ring into a slot buffer of its own; reads take no lock.

@@ -1,0 +1,54 @@
+// The native layout of the `shm` transport's segment: [ShmControl][SlotBuffer].
+#pragma once
+
+#include <moetap/endpoint.h>
+#include <moetap/file_lock.h>
+#include <moetap/types.h>
+#include <moetap/wait.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "control.h"
+#include "slot_buffer.h"
+
+namespace moetap {
+
+inline constexpr std::uint64_t kShmMagic = 0x6d6f'6574'6170'5348;  // "moetapSH"
+inline constexpr std::uint32_t kShmVersion = 1;
+
+// Why a step has no rows. `step` is 0 while the entry is empty or being written.
+struct FailedStep {
+  std::atomic<Step> step{0};
+  char reason[504] = {};  // zero-terminated
+};
+
+struct alignas(64) ShmControl {
+  ControlHead head;
+
+  // The buffer's lock. The environment may differ between the processes, so the reader takes the
+  // path from here; so may the file system (containers), so it checks that it found the same file.
+  FileLock::File lock_file;
+  char lock_path[1024] = {};
+
+  // The latest failed steps, written under the lock, number `num_failed` % kFailures next.
+  static constexpr std::size_t kFailures = 32;
+  std::uint64_t num_failed = 0;
+  FailedStep failed[kFailures];
+
+  // The last step whose outcome is known, and what readers wait on. A line of its own: a waiting
+  // reader spins on it.
+  alignas(64) std::atomic<Step> last_step{0};
+  WakeWord wake;
+
+  // The writer could not have the lock at once: readers let it go first.
+  std::atomic<std::uint32_t> writer_waits{0};
+};
+
+inline std::size_t native_bytes(const Endpoint& endpoint) {
+  return sizeof(ShmControl) + SlotBuffer::bytes(endpoint.num_slots, endpoint.shape.row_bytes());
+}
+
+}  // namespace moetap

@@ -1,0 +1,136 @@
+#include <moetap/error.h>
+#include <moetap/file_lock.h>
+#include <moetap/segment.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "names.h"
+#include "native_layout.h"
+#include "shm_ends.h"
+
+namespace moetap {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How often a waiting reader looks whether the worker lives.
+constexpr std::chrono::milliseconds kLook{20};
+
+// How long a reader lets a waiting writer go first: longer than the writer's longest pause.
+constexpr std::chrono::milliseconds kPatience{2};
+
+class NativeReader : public SlotReadTransport {
+ public:
+  explicit NativeReader(const Endpoint& endpoint)
+      : shape_(endpoint.shape),
+        limit_(endpoint.limit),
+        segment_(attach(buffer_name(endpoint), native_bytes(endpoint), endpoint, kShmMagic,
+                        kShmVersion)),
+        worker_(segment_.owner_pid()),
+        control_(reinterpret_cast<ShmControl*>(segment_.bytes().data())),
+        lock_(stored_lock_path()),
+        buffer_(segment_.bytes().subspan(sizeof(ShmControl)), endpoint.num_slots,
+                shape_.row_bytes(), 0) {
+    if (lock_.file() == control_->lock_file) return;
+    throw MismatchError(
+        fmt::format("lock file {} is not the one that the worker, process {}, locks: let both "
+                    "processes see one directory there (XDG_RUNTIME_DIR or TMPDIR; containers: a "
+                    "shared mount), and let nobody remove the file",
+                    lock_.path().string(), worker_));
+  }
+
+  const ModelShape& shape() const override { return shape_; }
+  std::int64_t num_slots() const override { return buffer_.limits().num_slots; }
+  Step last_step() override { return control_->last_step.load(std::memory_order_acquire); }
+
+  void wait_for(Step step, Milliseconds limit) override {
+    const auto ready = [&] { return last_step() >= step; };
+    const auto deadline = deadline_after(limit);
+    while (!wait_until(control_->wake, std::min(deadline, Clock::now() + kLook), ready)) {
+      const bool alive = segment_.owner_alive();
+      if (ready()) break;  // its last words
+      if (!alive || Clock::now() >= deadline) throw_timeout(step, limit, alive);
+    }
+    throw_if_failed(step);
+  }
+
+  void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
+            std::span<std::byte> rows, std::span<RowState> states) override {
+    const std::size_t row_bytes = buffer_.limits().row_bytes;
+    check_read(buffer_.limits(), slots, windows.size(), rows.size(), states.size());
+    const std::size_t most = rows_per_hold(row_bytes);
+    for (std::size_t first = 0; first < slots.size(); first += most) {
+      const std::size_t n = std::min(most, slots.size() - first);
+      let_writer_go_first();
+      const auto held = lock_shared_within(lock_, limit_);
+      buffer_.copy_out(slots.subspan(first, n),
+                       windows.size() == 1 ? windows : windows.subspan(first, n),
+                       rows.subspan(first * row_bytes, n * row_bytes), states.subspan(first, n));
+    }
+  }
+
+ private:
+  std::string stored_lock_path() const {
+    const char* path = control_->lock_path;
+    const std::size_t length = strnlen(path, sizeof control_->lock_path);
+    if (length == 0 || length == sizeof control_->lock_path) {
+      throw MismatchError(
+          fmt::format("{} names no lock file: is it of this version of moetap?", segment_.name()));
+    }
+    return {path, length};
+  }
+
+  // flock is not fair: a reader that takes the lock again at once would keep out a writer that
+  // polls for it.
+  void let_writer_go_first() const {
+    if (control_->writer_waits.load(std::memory_order_relaxed) == 0) return;
+    const auto stop = Clock::now() + kPatience;
+    while (control_->writer_waits.load(std::memory_order_relaxed) != 0 && Clock::now() < stop) {
+      std::this_thread::yield();
+    }
+  }
+
+  [[noreturn]] void throw_timeout(Step step, Milliseconds limit, bool alive) {
+    if (!alive) {
+      throw TimeoutError(fmt::format(
+          "step {} will not come: the worker of {}, process {}, has died; its last step was {}",
+          step, segment_.name(), worker_, last_step()));
+    }
+    throw TimeoutError(fmt::format(
+        "step {} of {} did not come within {} ms; the worker, process {}, lives and its last step "
+        "was {}: see what it waits for, or raise the limit",
+        step, segment_.name(), limit.count(), worker_, last_step()));
+  }
+
+  void throw_if_failed(Step step) {
+    const auto failed_now = [&](const FailedStep& entry) {
+      return entry.step.load(std::memory_order_acquire) == step;
+    };
+    const auto* entry = std::ranges::find_if(control_->failed, failed_now);
+    if (entry == std::end(control_->failed)) return;
+    const auto held = lock_shared_within(lock_, limit_);
+    if (!failed_now(*entry)) return;  // a later failure took its place
+    throw StepFailed(step, {entry->reason, strnlen(entry->reason, sizeof entry->reason)});
+  }
+
+  ModelShape shape_;
+  Milliseconds limit_;
+  Segment segment_;
+  pid_t worker_;
+  ShmControl* control_;
+  FileLock lock_;
+  SlotBuffer buffer_;
+};
+
+}  // namespace
+
+std::unique_ptr<SlotReadTransport> make_native_reader(const Endpoint& endpoint) {
+  return std::make_unique<NativeReader>(endpoint);
+}
+
+}  // namespace moetap

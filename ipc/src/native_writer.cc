@@ -1,0 +1,102 @@
+#include <moetap/error.h>
+#include <moetap/file_lock.h>
+#include <moetap/segment.h>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <new>
+
+#include "names.h"
+#include "native_layout.h"
+#include "shm_ends.h"
+
+namespace moetap {
+namespace {
+
+class NativeSink : public ShmSink {
+ public:
+  explicit NativeSink(const Endpoint& endpoint)
+      : limit_(endpoint.limit),
+        segment_(Segment::create(buffer_name(endpoint), native_bytes(endpoint))),
+        lock_(lock_path(endpoint)),
+        control_(new (segment_.bytes().data()) ShmControl),
+        buffer_(segment_.bytes().subspan(sizeof(ShmControl)), endpoint.num_slots,
+                endpoint.shape.row_bytes(), endpoint.max_tokens) {
+    const std::string path = lock_.path().string();
+    if (path.size() >= sizeof control_->lock_path) {
+      throw ArgumentError(fmt::format("lock file {} has a path of {} bytes, at most {} are allowed",
+                                      path, path.size(), sizeof control_->lock_path - 1));
+    }
+    std::ranges::copy(path, control_->lock_path);
+    control_->lock_file = lock_.file();
+    control_->head.publish(endpoint, kShmMagic, kShmVersion);
+  }
+
+  // While the segment still is ours nobody else can be about to use a lock file of this name.
+  ~NativeSink() override {
+    std::error_code ignored;
+    if (segment_.owner_pid() == getpid()) std::filesystem::remove(lock_.path(), ignored);
+  }
+
+  void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+    {
+      const auto held = hold();
+      buffer_.scatter(step, slots, rows);
+    }
+    announce(step);
+  }
+
+  void fail(Step step, std::span<const Slot> slots, const std::string& reason) override {
+    {
+      const auto held = hold();
+      buffer_.invalidate(slots);
+      note(step, reason);
+    }
+    announce(step);
+  }
+
+ private:
+  std::unique_lock<FileLock> hold() {
+    std::unique_lock<FileLock> held(lock_, std::try_to_lock);
+    if (held) return held;
+    control_->writer_waits.store(1, std::memory_order_relaxed);
+    struct Done {
+      std::atomic<std::uint32_t>& waits;
+      ~Done() { waits.store(0, std::memory_order_relaxed); }
+    } const done{control_->writer_waits};
+    return lock_within(lock_, limit_);
+  }
+
+  void note(Step step, const std::string& reason) {
+    FailedStep& entry = control_->failed[control_->num_failed++ % ShmControl::kFailures];
+    entry.step.store(0, std::memory_order_relaxed);
+    const std::size_t length = std::min(reason.size(), sizeof entry.reason - 1);
+    std::memcpy(entry.reason, reason.data(), length);
+    entry.reason[length] = '\0';
+    entry.step.store(step, std::memory_order_release);
+  }
+
+  // After the lock is free again, so that whoever wakes finds it so.
+  void announce(Step step) {
+    control_->last_step.store(step, std::memory_order_release);
+    wake(control_->wake);
+  }
+
+  Milliseconds limit_;
+  Segment segment_;
+  FileLock lock_;
+  ShmControl* control_;
+  SlotBuffer buffer_;
+};
+
+}  // namespace
+
+std::unique_ptr<ShmSink> make_native_sink(const Endpoint& endpoint) {
+  return std::make_unique<NativeSink>(endpoint);
+}
+
+}  // namespace moetap

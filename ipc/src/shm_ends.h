@@ -1,0 +1,37 @@
+// The two layouts of the `shm` transport, for shm_writer.cc and shm_reader.cc to choose from.
+#pragma once
+
+#include <moetap/endpoint.h>
+#include <moetap/transport.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace moetap {
+
+// Where a ShmWriter's steps go. It has checked that steps rise; see ShmWriter for the rest.
+class ShmSink {
+ public:
+  virtual ~ShmSink() = default;
+  virtual void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) = 0;
+  virtual void fail(Step step, std::span<const Slot> slots, const std::string& reason) = 0;
+};
+
+std::unique_ptr<ShmSink> make_native_sink(const Endpoint& endpoint);
+std::unique_ptr<ShmSink> make_wire_sink(const Endpoint& endpoint);
+
+std::unique_ptr<SlotReadTransport> make_native_reader(const Endpoint& endpoint);
+std::unique_ptr<SlotReadTransport> make_wire_reader(const Endpoint& endpoint);
+
+// A reader holds the lock for at most this many bytes of rows at a time (about a tenth of a
+// millisecond), so that the worker never waits for the whole of a long request.
+inline constexpr std::size_t kBytesPerHold = std::size_t{1} << 20;
+
+inline std::size_t rows_per_hold(std::size_t row_bytes) {
+  return std::max<std::size_t>(1, kBytesPerHold / row_bytes);
+}
+
+}  // namespace moetap

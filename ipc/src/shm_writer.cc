@@ -1,0 +1,42 @@
+#include <moetap/error.h>
+#include <moetap/shm_writer.h>
+
+#include <fmt/format.h>
+
+#include "shm_ends.h"
+
+namespace moetap {
+
+struct ShmWriter::State {
+  std::unique_ptr<ShmSink> sink;
+  Step last_step = 0;
+
+  void require_later(Step step) const {
+    if (step > last_step) return;
+    throw ArgumentError(fmt::format(
+        "step {} is not above the last step {}: steps are numbered 1, 2, 3 ... and never again",
+        step, last_step));
+  }
+};
+
+ShmWriter::ShmWriter(const Endpoint& endpoint) : state_(std::make_unique<State>()) {
+  endpoint.validate();
+  state_->sink =
+      endpoint.layout == ShmLayout::wire ? make_wire_sink(endpoint) : make_native_sink(endpoint);
+}
+
+ShmWriter::~ShmWriter() = default;
+
+void ShmWriter::publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+  state_->require_later(step);
+  state_->sink->publish(step, slots, rows);
+  state_->last_step = step;
+}
+
+void ShmWriter::fail(Step step, std::span<const Slot> slots, const std::string& reason) {
+  state_->require_later(step);
+  state_->sink->fail(step, slots, reason);
+  state_->last_step = step;
+}
+
+}  // namespace moetap

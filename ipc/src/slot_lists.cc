@@ -1,0 +1,66 @@
+#include "slot_lists.h"
+
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+namespace moetap {
+namespace {
+
+// No early exit: lists are long and bad slots rare.
+template <class Decode>
+void check_range(std::span<const Slot> slots, std::int64_t num_slots, Decode decode) {
+  const auto limit = static_cast<std::uint64_t>(num_slots);
+  std::uint64_t bad = 0;
+  for (const Slot slot : slots) bad |= static_cast<std::uint64_t>(decode(slot)) >= limit;
+  if (bad == 0) return;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Slot slot = decode(slots[i]);
+    if (slot < 0 || slot >= num_slots) {
+      throw RangeError(
+          fmt::format("slot {} (number {} of {}) is outside the buffer's {} slots: configure both "
+                      "ends with num_slots = num_blocks * block_size of the anchor KV-cache group",
+                      slot, i, slots.size(), num_slots));
+    }
+  }
+}
+
+}  // namespace
+
+void check_write(const SlotLimits& limits, std::int64_t max_rows, std::span<const Slot> stored,
+                 std::size_t rows_bytes) {
+  if (stored.size() > static_cast<std::size_t>(max_rows)) {
+    throw RangeError(
+        fmt::format("{} rows in a step, but at most {} are allowed: raise max_tokens at both ends",
+                    stored.size(), max_rows));
+  }
+  if (rows_bytes != stored.size() * limits.row_bytes) {
+    throw ArgumentError(fmt::format("{} bytes of rows for {} slots: {} bytes are needed",
+                                    rows_bytes, stored.size(), stored.size() * limits.row_bytes));
+  }
+  check_range(stored, limits.num_slots, decode_slot);
+}
+
+void throw_twice(std::span<const Slot> stored, std::size_t index) {
+  throw ArgumentError(fmt::format(
+      "slot {} comes twice in a step (the second time as number {} of {}): each token of a step "
+      "has a slot of its own",
+      decode_slot(stored[index]), index, stored.size()));
+}
+
+void check_read(const SlotLimits& limits, std::span<const Slot> slots, std::size_t num_windows,
+                std::size_t rows_bytes, std::size_t num_states) {
+  const std::size_t n = slots.size();
+  if (num_windows != 1 && num_windows != n) {
+    throw ArgumentError(fmt::format(
+        "read of {} slots with {} windows: give one for all or one a slot", n, num_windows));
+  }
+  if (num_states != n || rows_bytes != n * limits.row_bytes) {
+    throw ArgumentError(fmt::format(
+        "read of {} slots into {} bytes and {} states: {} bytes and {} states are needed", n,
+        rows_bytes, num_states, n * limits.row_bytes, n));
+  }
+  check_range(slots, limits.num_slots, [](Slot slot) { return slot; });
+}
+
+}  // namespace moetap

@@ -1,0 +1,127 @@
+#include <moetap/error.h>
+#include <moetap/file_lock.h>
+#include <moetap/segment.h>
+#include <moetap/wait.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "names.h"
+#include "shm_ends.h"
+#include "slot_lists.h"
+#include "wire_layout.h"
+
+namespace moetap {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::optional<Segment> open_if_there(const std::string& name) {
+  try {
+    return Segment::open(name);
+  } catch (const SystemError& error) {
+    if (error.code().value() == ENOENT) return std::nullopt;
+    throw;
+  }
+}
+
+// The layout has no header: its size is all there is to tell it by. One of another size may be a
+// dead worker's, which the next worker replaces, so only a living owner's is an error at once.
+Segment attach_wire(const Endpoint& endpoint) {
+  const std::string name = buffer_name(endpoint);
+  const std::size_t bytes = wire_bytes(endpoint);
+  const auto deadline = deadline_after(endpoint.limit);
+  for (;;) {
+    auto segment = open_if_there(name);
+    if (segment && segment->bytes().size() == bytes) return std::move(*segment);
+    const bool late = Clock::now() >= deadline;
+    if (segment && (late || segment->owner_alive())) {
+      throw MismatchError(fmt::format(
+          "{} has {} bytes, but {} slots of {} as int32 take {}: give both ends the same model and "
+          "number of slots",
+          name, segment->bytes().size(), endpoint.num_slots, endpoint.shape.to_string(), bytes));
+    }
+    if (late) {
+      throw TimeoutError(
+          fmt::format("waited {} ms for the worker's shared memory {}, but there is none: start "
+                      "the worker first, or raise the endpoint's limit",
+                      endpoint.limit.count(), name));
+    }
+    std::this_thread::sleep_until(std::min(deadline, Clock::now() + std::chrono::milliseconds(2)));
+  }
+}
+
+class WireReader : public SlotReadTransport {
+ public:
+  explicit WireReader(const Endpoint& endpoint)
+      : shape_(endpoint.shape),
+        num_slots_(endpoint.num_slots),
+        limit_(endpoint.limit),
+        segment_(attach_wire(endpoint)),
+        lock_(lock_path(endpoint)),
+        ids_(reinterpret_cast<const WireId*>(segment_.bytes().data())) {}
+
+  const ModelShape& shape() const override { return shape_; }
+  std::int64_t num_slots() const override { return num_slots_; }
+  Step last_step() override { return 0; }
+
+  void wait_for(Step step, Milliseconds) override {
+    throw StateError(fmt::format(
+        "step {} cannot be waited for: the wire-compatible layout has no step numbers; order the "
+        "read after the step by other means, or use the native layout",
+        step));
+  }
+
+  void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
+            std::span<std::byte> rows, std::span<RowState> states) override {
+    const std::size_t row_bytes = shape_.row_bytes();
+    check_read({num_slots_, row_bytes}, slots, windows.size(), rows.size(), states.size());
+    const std::size_t most = rows_per_hold(wire_row_bytes(shape_));
+    for (std::size_t first = 0; first < slots.size(); first += most) {
+      const auto held = lock_within(lock_, limit_);
+      for (std::size_t i = first; i < std::min(first + most, slots.size()); ++i) {
+        states[i] = read_row(slots[i], rows.data() + i * row_bytes);
+      }
+    }
+  }
+
+ private:
+  RowState read_row(Slot slot, std::byte* to) const {
+    const std::span row(ids_ + static_cast<std::size_t>(slot) * shape_.row_ids(), shape_.row_ids());
+    if (narrow_ids(row, shape_.num_experts(), shape_.id_type(), to)) return RowState::unverified;
+    const auto bad =
+        std::ranges::find_if(row, [&](WireId id) { return id < 0 || id >= shape_.num_experts(); });
+    if (std::ranges::all_of(row, [](WireId id) { return id == kWireMissing; })) {
+      std::memset(to, 0xFF, shape_.row_bytes());
+      return RowState::missing;
+    }
+    const auto index = bad - row.begin();
+    throw RangeError(fmt::format(
+        "{}, slot {}, layer {}: expert id {} is outside [0, {}); does the process at the other end "
+        "run the same model, and capture logical ids?",
+        segment_.name(), slot,
+        shape_.moe_layers()[static_cast<std::size_t>(index / shape_.top_k())], *bad,
+        shape_.num_experts()));
+  }
+
+  ModelShape shape_;
+  std::int64_t num_slots_;
+  Milliseconds limit_;
+  Segment segment_;
+  FileLock lock_;
+  const WireId* ids_;
+};
+
+}  // namespace
+
+std::unique_ptr<SlotReadTransport> make_wire_reader(const Endpoint& endpoint) {
+  return std::make_unique<WireReader>(endpoint);
+}
+
+}  // namespace moetap

@@ -1,0 +1,92 @@
+#include <moetap/file_lock.h>
+#include <moetap/segment.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "names.h"
+#include "shm_ends.h"
+#include "slot_lists.h"
+#include "wire_layout.h"
+
+namespace moetap {
+namespace {
+
+// Either end may be the one that makes the buffer, and a vLLM process owns nothing: under the lock,
+// one of the right size is kept whoever made it, else it is made anew.
+Segment create_or_attach(const Endpoint& endpoint, FileLock& lock) {
+  const auto held = lock_within(lock, endpoint.limit);
+  return Segment::create_or_adopt(buffer_name(endpoint), wire_bytes(endpoint));
+}
+
+class WireSink : public ShmSink {
+ public:
+  explicit WireSink(const Endpoint& endpoint)
+      : shape_(endpoint.shape),
+        num_slots_(endpoint.num_slots),
+        max_tokens_(endpoint.max_tokens),
+        limit_(endpoint.limit),
+        lock_(lock_path(endpoint)),
+        segment_(create_or_attach(endpoint, lock_)),
+        ids_(reinterpret_cast<WireId*>(segment_.bytes().data())),
+        seen_(static_cast<std::size_t>(num_slots_)) {}
+
+  void publish(Step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+    check_write({num_slots_, shape_.row_bytes()}, max_tokens_, slots, rows.size());
+    check_distinct(slots);
+    const auto held = lock_within(lock_, limit_);
+    for (std::size_t i = 0; i < slots.size();) {
+      const std::size_t run = run_length(slots.subspan(i));
+      if (slots[i] < 0) {
+        erase(decode_slot(slots[i]));
+        ++i;
+        continue;
+      }
+      const std::size_t row_bytes = shape_.row_bytes();
+      widen(shape_.id_type(), rows.subspan(i * row_bytes, run * row_bytes), row(slots[i]));
+      i += run;
+    }
+  }
+
+  void fail(Step, std::span<const Slot> slots, const std::string&) override {
+    const auto held = lock_within(lock_, limit_);
+    for (const Slot stored : slots) {
+      if (const Slot slot = decode_slot(stored); slot < num_slots_) erase(slot);
+    }
+  }
+
+ private:
+  // The layout has no stamps to mark, so a bit a slot lies here.
+  void check_distinct(std::span<const Slot> slots) {
+    std::size_t marked = 0;
+    for (; marked < slots.size(); ++marked) {
+      auto seen = seen_[static_cast<std::size_t>(decode_slot(slots[marked]))];
+      if (seen) break;
+      seen = true;
+    }
+    for (const Slot slot : slots.first(marked)) {
+      seen_[static_cast<std::size_t>(decode_slot(slot))] = false;
+    }
+    if (marked < slots.size()) throw_twice(slots, marked);
+  }
+
+  WireId* row(Slot slot) const { return ids_ + static_cast<std::size_t>(slot) * shape_.row_ids(); }
+  void erase(Slot slot) { std::fill_n(row(slot), shape_.row_ids(), kWireMissing); }
+
+  ModelShape shape_;
+  std::int64_t num_slots_;
+  std::int64_t max_tokens_;
+  Milliseconds limit_;
+  FileLock lock_;
+  Segment segment_;
+  WireId* ids_;
+  std::vector<bool> seen_;
+};
+
+}  // namespace
+
+std::unique_ptr<ShmSink> make_wire_sink(const Endpoint& endpoint) {
+  return std::make_unique<WireSink>(endpoint);
+}
+
+}  // namespace moetap
