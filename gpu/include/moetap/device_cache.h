@@ -28,7 +28,8 @@ class DeviceCache {
   const ModelShape& shape() const { return shape_; }
   std::int64_t max_tokens() const { return max_tokens_; }
 
-  // See CaptureTransport.
+  // See CaptureTransport. Work queued here and graphs that hold captures use the cache's memory:
+  // it must be done before the cache is destroyed.
   void begin_step(Step step, std::int64_t num_tokens, std::int64_t dp_row, Stream& stream);
   void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream);
 
@@ -38,10 +39,39 @@ class DeviceCache {
                 std::byte* record, Stream& stream);
 
  private:
+  // An entry of the process's register of caches.
+  class Owner {
+   public:
+    explicit Owner(std::string name);
+    ~Owner();
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
+
+   private:
+    std::string name_;
+  };
+
+  // The parts of memory_, in bytes from its start.
+  struct Layout {
+    Layout(const ModelShape& shape, std::int64_t max_tokens);
+    std::size_t bytes = 0;
+    std::size_t step;
+    std::size_t captured;      // uint64 [layer]: the step of its last capture
+    std::size_t missing_step;  // uint64 [token]: the last step in which its row missed a route
+    std::size_t routes;
+  };
+
+  template <class T>
+  void launch_capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream);
+  template <class Id>
+  void launch_snapshot(const Slot* slot_mapping, std::int64_t num_tokens, std::int64_t num_slots,
+                       Slot* slots, std::byte* rows, Stream& stream);
+
+  Owner owner_;
   ModelShape shape_;
   std::int64_t max_tokens_;
-  std::string owner_;
-  Buffer memory_;  // see device_cache.cc for its parts
+  Layout layout_;
+  Buffer memory_;
 };
 
 }  // namespace moetap

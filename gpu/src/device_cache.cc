@@ -1,0 +1,187 @@
+#include <moetap/device_cache.h>
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "kernels.h"
+
+namespace moetap {
+
+MOETAP_DEFINE_KERNEL(BeginStepKernel);
+MOETAP_DEFINE_KERNEL(CaptureKernel<std::uint8_t>);
+MOETAP_DEFINE_KERNEL(CaptureKernel<std::uint16_t>);
+MOETAP_DEFINE_KERNEL(CaptureKernel<std::int16_t>);
+MOETAP_DEFINE_KERNEL(CaptureKernel<std::int32_t>);
+MOETAP_DEFINE_KERNEL(CaptureKernel<std::int64_t>);
+MOETAP_DEFINE_KERNEL(SnapshotKernel<std::uint8_t>);
+MOETAP_DEFINE_KERNEL(SnapshotKernel<std::uint16_t>);
+MOETAP_DEFINE_KERNEL(ReportKernel);
+
+namespace {
+
+// The models that have a device cache in this process.
+std::mutex owners_mutex;
+std::set<std::string>& owners() {
+  static std::set<std::string> names;
+  return names;
+}
+
+std::int64_t blocks_for(std::int64_t n, std::int64_t block) { return (n + block - 1) / block; }
+
+}  // namespace
+
+DeviceCache::Owner::Owner(std::string name) : name_(std::move(name)) {
+  const std::lock_guard lock(owners_mutex);
+  if (!owners().insert(name_).second) {
+    throw OwnedError(fmt::format(
+        "this process already has a device cache for '{}': graphs captured with it write to its "
+        "memory, so a second one would miss their routes; use the first, or destroy it",
+        name_));
+  }
+}
+
+DeviceCache::Owner::~Owner() {
+  const std::lock_guard lock(owners_mutex);
+  owners().erase(name_);
+}
+
+DeviceCache::Layout::Layout(const ModelShape& shape, std::int64_t max_tokens) {
+  const auto part = [this](std::size_t size) {
+    const std::size_t offset = bytes;
+    bytes += (size + 255) / 256 * 256;
+    return offset;
+  };
+  const auto tokens = static_cast<std::size_t>(max_tokens);
+  step = part(sizeof(DeviceStep));
+  captured = part(static_cast<std::size_t>(shape.num_layers()) * sizeof(std::uint64_t));
+  missing_step = part(tokens * sizeof(std::uint64_t));
+  routes = part(tokens * shape.row_ids() * sizeof(std::uint16_t));
+}
+
+DeviceCache::DeviceCache(Device& device, const ModelShape& shape, std::int64_t max_tokens,
+                         std::string owner)
+    : owner_(std::move(owner)),
+      shape_(shape),
+      max_tokens_(max_tokens),
+      layout_(shape, max_tokens),
+      memory_(device.allocate(layout_.bytes)) {
+  // Stamps of step 0, "none". The routes need no value: nothing reads a row before it is captured.
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  stream->fill(memory_.data(), 0, layout_.routes);
+  stream->synchronize();
+}
+
+DeviceCache::~DeviceCache() = default;
+
+void DeviceCache::begin_step(Step step, std::int64_t num_tokens, std::int64_t dp_row,
+                             Stream& stream) {
+  if (num_tokens < 0 || num_tokens > max_tokens_) {
+    throw RangeError(fmt::format(
+        "step {} has {} tokens, the device cache has {} rows; raise max_tokens to the most tokens "
+        "that the engine schedules in a step",
+        step, num_tokens, max_tokens_));
+  }
+  const DeviceStep value{.step = step, .num_tokens = num_tokens, .dp_row = dp_row};
+  stream.launch(BeginStepKernel{.step = memory_.as<DeviceStep>(layout_.step), .value = value}, 1);
+}
+
+template <class T>
+void DeviceCache::launch_capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
+                                 Stream& stream) {
+  const auto index = static_cast<std::size_t>(layer);
+  const auto top_k = static_cast<std::size_t>(shape_.top_k());
+  const auto layer_ids = static_cast<std::size_t>(max_tokens_) * top_k;
+  const CaptureKernel<T> kernel{
+      .topk_ids = static_cast<const T*>(topk_ids.data),
+      .rows = topk_ids.rows,
+      .row_stride = topk_ids.row_stride,
+      .first_row = first_row,
+      .step = memory_.as<DeviceStep>(layout_.step),
+      .captured = memory_.as<std::uint64_t>(layout_.captured) + index,
+      .missing_step = memory_.as<std::uint64_t>(layout_.missing_step),
+      .routes = memory_.as<std::uint16_t>(layout_.routes) + index * layer_ids,
+      .layer = layer,
+      .top_k = shape_.top_k(),
+      .num_experts = static_cast<std::uint32_t>(shape_.num_experts()),
+  };
+  // Enough blocks for any step that these rows can serve; one at least, which stamps the layer.
+  const std::int64_t rows =
+      std::min(topk_ids.rows - std::max<std::int64_t>(first_row, 0), max_tokens_);
+  stream.launch(kernel, std::max<std::int64_t>(1, blocks_for(rows, kernel.kTokens)));
+}
+
+void DeviceCache::capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
+                          Stream& stream) {
+  if (layer < 0 || layer >= shape_.num_layers()) {
+    throw RangeError(fmt::format("layer index {} is outside [0, {}): see ModelShape::layer_index",
+                                 layer, shape_.num_layers()));
+  }
+  if (topk_ids.columns < shape_.top_k() || topk_ids.row_stride < topk_ids.columns) {
+    throw ArgumentError(fmt::format(
+        "topk_ids has {} columns and a row stride of {}: needs at least top_k = {} columns, and a "
+        "stride (in elements) no smaller than its columns",
+        topk_ids.columns, topk_ids.row_stride, shape_.top_k()));
+  }
+  switch (topk_ids.type) {
+    case IdType::uint8:
+      return launch_capture<std::uint8_t>(layer, topk_ids, first_row, stream);
+    case IdType::uint16:
+      return launch_capture<std::uint16_t>(layer, topk_ids, first_row, stream);
+    case IdType::int16:
+      return launch_capture<std::int16_t>(layer, topk_ids, first_row, stream);
+    case IdType::int32:
+      return launch_capture<std::int32_t>(layer, topk_ids, first_row, stream);
+    case IdType::int64:
+      return launch_capture<std::int64_t>(layer, topk_ids, first_row, stream);
+  }
+}
+
+template <class Id>
+void DeviceCache::launch_snapshot(const Slot* slot_mapping, std::int64_t num_tokens,
+                                  std::int64_t num_slots, Slot* slots, std::byte* rows,
+                                  Stream& stream) {
+  const SnapshotKernel<Id> kernel{
+      .step = memory_.as<DeviceStep>(layout_.step),
+      .missing_step = memory_.as<std::uint64_t>(layout_.missing_step),
+      .routes = memory_.as<std::uint16_t>(layout_.routes),
+      .slot_mapping = slot_mapping,
+      .slots = slots,
+      .rows = reinterpret_cast<Id*>(rows),
+      .num_tokens = num_tokens,
+      .max_tokens = max_tokens_,
+      .num_slots = num_slots,
+      .num_layers = shape_.num_layers(),
+      .top_k = shape_.top_k(),
+  };
+  stream.launch(kernel, blocks_for(num_tokens, kernel.kTokens));
+}
+
+void DeviceCache::snapshot(const Slot* slot_mapping, std::int64_t num_tokens,
+                           std::int64_t num_slots, std::byte* record, Stream& stream) {
+  const StepRecordLayout at(shape_, num_tokens);
+  if (num_tokens > 0) {
+    auto* slots = reinterpret_cast<Slot*>(record + at.slots);
+    if (shape_.id_type() == IdType::uint8) {
+      launch_snapshot<std::uint8_t>(slot_mapping, num_tokens, num_slots, slots, record + at.rows,
+                                    stream);
+    } else {
+      launch_snapshot<std::uint16_t>(slot_mapping, num_tokens, num_slots, slots, record + at.rows,
+                                     stream);
+    }
+  }
+  const ReportKernel report{
+      .step = memory_.as<DeviceStep>(layout_.step),
+      .captured = memory_.as<std::uint64_t>(layout_.captured),
+      .report = reinterpret_cast<StepReport*>(record),
+      .record_captured = reinterpret_cast<std::uint64_t*>(record + at.captured),
+      .num_layers = shape_.num_layers(),
+  };
+  stream.launch(report, 1);
+}
+
+}  // namespace moetap

@@ -1,0 +1,199 @@
+#include <moetap/device_cache.h>
+#include <moetap/error.h>
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "devices.h"
+#include "model.h"
+
+namespace moetap {
+namespace {
+
+constexpr std::int64_t kMaxTokens = 100;
+constexpr std::int64_t kSlots = 1000;
+
+// A model, its cache and a record, on one stream.
+struct Worker {
+  Worker(const testing::DeviceMaker& maker, const ModelShape& shape, IdType type = IdType::int32)
+      : device(maker()),
+        stream(device->make_stream()),
+        router{shape},
+        model(*device, router, kMaxTokens, type),
+        cache(*device, shape, kMaxTokens, "test/0"),
+        record(device->allocate(StepRecordLayout(shape, kMaxTokens).bytes)) {
+    std::vector<Slot> slots(kMaxTokens);
+    std::iota(slots.begin(), slots.end(), 500);
+    slot_mapping = testing::upload(*device, *stream, slots);
+  }
+
+  void capture(std::int64_t rows, Stream& on) {
+    for (int layer = 0; layer < router.shape.num_layers(); ++layer) {
+      cache.capture(layer, model.topk_ids(layer, rows), 0, on);
+    }
+  }
+
+  void snapshot(std::int64_t num_tokens) {
+    cache.snapshot(slot_mapping.as<const Slot>(), num_tokens, kSlots, record.data(), *stream);
+    bytes = testing::download(*device, *stream, record.data(),
+                              StepRecordLayout(router.shape, num_tokens).bytes);
+    view.emplace(router.shape, num_tokens, std::span(bytes));
+  }
+
+  std::optional<std::string> fault(Step step) const {
+    return fault_of(*view, router.shape, step, kSlots);
+  }
+
+  void expect_rows(Step step) const {
+    EXPECT_EQ(fault(step), std::nullopt);
+    const std::size_t row_bytes = router.shape.row_bytes();
+    for (std::size_t row = 0; row < view->slots.size(); ++row) {
+      ASSERT_EQ(view->slots[row], 500 + static_cast<Slot>(row));
+      const auto got = view->rows.subspan(row * row_bytes, row_bytes);
+      ASSERT_EQ(std::vector(got.begin(), got.end()), router.row(step, row)) << "row " << row;
+    }
+  }
+
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Stream> stream;
+  testing::Router router;
+  testing::Model model;
+  DeviceCache cache;
+  Buffer record;
+  Buffer slot_mapping;
+  std::vector<std::byte> bytes;
+  std::optional<StepRecordView> view;
+};
+
+class DeviceCacheOn : public ::testing::TestWithParam<testing::DeviceMaker> {};
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceCacheOn, ::testing::ValuesIn(testing::every_device()),
+                         testing::device_name);
+
+TEST_P(DeviceCacheOn, TurnsTheCapturedLayersIntoARecord) {
+  const ModelShape shapes[] = {ModelShape::uniform(7, 8, 128), ModelShape::uniform(3, 22, 512),
+                               ModelShape({1, 5, 6}, 2, 256)};
+  for (const ModelShape& shape : shapes) {
+    for (const IdType type : {IdType::int16, IdType::int32, IdType::int64, IdType::uint16}) {
+      Worker worker(GetParam(), shape, type);
+      Step step = 0;
+      for (const std::int64_t tokens : {100, 1, 64, 0, 33}) {
+        worker.model.route(++step, tokens, *worker.stream);
+        worker.cache.begin_step(step, tokens, 0, *worker.stream);
+        worker.capture(tokens, *worker.stream);
+        worker.snapshot(tokens);
+        worker.expect_rows(step);
+      }
+    }
+  }
+}
+
+TEST_P(DeviceCacheOn, ServesEveryStepWithOneGraph) {  // H13
+  Worker worker(GetParam(), ModelShape::uniform(7, 8, 128));
+  worker.stream->begin_capture();
+  worker.capture(64, *worker.stream);
+  const std::unique_ptr<Graph> graph = worker.stream->end_capture();
+
+  Step step = 0;
+  for (const std::int64_t tokens : {64, 5, 40}) {
+    worker.model.route(++step, tokens, *worker.stream);
+    worker.cache.begin_step(step, tokens, 0, *worker.stream);
+    worker.stream->launch(*graph);
+    worker.snapshot(tokens);
+    worker.expect_rows(step);
+  }
+
+  // More tokens than the graph was recorded for.
+  worker.model.route(++step, 65, *worker.stream);
+  worker.cache.begin_step(step, 65, 0, *worker.stream);
+  worker.stream->launch(*graph);
+  worker.snapshot(65);
+  EXPECT_NE(worker.fault(step).value().find("64 rows"), std::string::npos);
+}
+
+TEST_P(DeviceCacheOn, KnowsALayerThatAReplayedGraphLacks) {  // H3
+  Worker worker(GetParam(), ModelShape({3, 4, 9}, 8, 128));
+  worker.stream->begin_capture();
+  worker.cache.capture(0, worker.model.topk_ids(0, 64), 0, *worker.stream);
+  worker.cache.capture(2, worker.model.topk_ids(2, 64), 0, *worker.stream);
+  const std::unique_ptr<Graph> graph = worker.stream->end_capture();
+
+  // A step that captured all layers first, so that the missing one has an older stamp and rows.
+  worker.model.route(1, 64, *worker.stream);
+  worker.cache.begin_step(1, 64, 0, *worker.stream);
+  worker.capture(64, *worker.stream);
+  worker.snapshot(64);
+  worker.expect_rows(1);
+
+  worker.cache.begin_step(2, 64, 0, *worker.stream);
+  worker.stream->launch(*graph);
+  worker.snapshot(64);
+  EXPECT_NE(worker.fault(2).value().find("layer 4 "), std::string::npos) << *worker.fault(2);
+}
+
+TEST_P(DeviceCacheOn, ForgetsAFaultWithItsStep) {
+  Worker worker(GetParam(), ModelShape::uniform(3, 8, 128));
+  worker.model.spoil(1, 20, 3, 128);
+  worker.model.route(1, 64, *worker.stream);
+  worker.cache.begin_step(1, 64, 0, *worker.stream);
+  worker.capture(64, *worker.stream);
+  worker.snapshot(64);
+  EXPECT_NE(worker.fault(1).value().find("layer 1, token 20: expert id 128"), std::string::npos);
+
+  worker.model.route(2, 64, *worker.stream);
+  worker.cache.begin_step(2, 64, 0, *worker.stream);
+  worker.capture(64, *worker.stream);
+  worker.snapshot(64);
+  worker.expect_rows(2);
+}
+
+TEST_P(DeviceCacheOn, RefusesMoreTokensThanItHasRows) {  // H4
+  Worker worker(GetParam(), ModelShape::uniform(3, 8, 128));
+  worker.model.route(1, 64, *worker.stream);
+  worker.cache.begin_step(1, 64, 0, *worker.stream);
+  worker.capture(64, *worker.stream);
+  try {
+    worker.cache.begin_step(2, kMaxTokens + 1, 0, *worker.stream);
+    FAIL() << "a step of 101 tokens began";
+  } catch (const RangeError& error) {
+    EXPECT_NE(std::string(error.what()).find("101 tokens"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("100 rows"), std::string::npos);
+  }
+  worker.snapshot(64);  // of the step that is still open
+  worker.expect_rows(1);
+}
+
+TEST_P(DeviceCacheOn, RefusesWhatItHasNoMemoryFor) {
+  Worker worker(GetParam(), ModelShape::uniform(3, 8, 128));
+  TopkIds ids = worker.model.topk_ids(0, 64);
+  EXPECT_THROW(worker.cache.capture(3, ids, 0, *worker.stream), RangeError);
+  EXPECT_THROW(worker.cache.capture(-1, ids, 0, *worker.stream), RangeError);
+  ids.columns = 7;
+  EXPECT_THROW(worker.cache.capture(0, ids, 0, *worker.stream), ArgumentError);
+  ids.columns = 9;
+  EXPECT_THROW(worker.cache.capture(0, ids, 0, *worker.stream), ArgumentError);
+}
+
+TEST(DeviceCache, IsOneForAModelInAProcess) {  // H12
+  const std::unique_ptr<Device> device = make_host_device();
+  const ModelShape shape = ModelShape::uniform(3, 8, 128);
+  {
+    DeviceCache first(*device, shape, 10, "a/0");
+    DeviceCache other_rank(*device, shape, 10, "a/1");
+    try {
+      DeviceCache second(*device, shape, 10, "a/0");
+      FAIL() << "two caches for one model";
+    } catch (const OwnedError& error) {
+      EXPECT_NE(std::string(error.what()).find("'a/0'"), std::string::npos);
+    }
+    // That attempt did not free the name.
+    EXPECT_THROW(DeviceCache(*device, shape, 10, "a/0"), OwnedError);
+  }
+  DeviceCache next(*device, shape, 10, "a/0");
+}
+
+}  // namespace
+}  // namespace moetap

@@ -1,0 +1,70 @@
+// The devices that tests run on, and data on its way to and from one.
+#pragma once
+
+#include <moetap/device.h>
+#include <moetap/host_device.h>
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace moetap::testing {
+
+// Made in the test and not before it: a test that forks must do so before a device has threads.
+struct DeviceMaker {
+  std::string name;
+  std::unique_ptr<Device> (*make)(std::uint64_t seed);
+  std::uint64_t seed = 0;
+
+  std::unique_ptr<Device> operator()() const { return make(seed); }
+};
+inline std::ostream& operator<<(std::ostream& out, const DeviceMaker& maker) {
+  return out << maker.name;
+}
+
+inline std::vector<DeviceMaker> every_device() {
+  std::vector<DeviceMaker> makers = {
+      {"host", [](std::uint64_t) { return make_host_device(); }},
+  };
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    makers.push_back(
+        {"seeded" + std::to_string(seed),
+         [](std::uint64_t s) -> std::unique_ptr<Device> { return make_seeded_device(s); }, seed});
+  }
+  return makers;
+}
+
+inline std::string device_name(const ::testing::TestParamInfo<DeviceMaker>& info) {
+  return info.param.name;
+}
+
+// Copies to the device, when all that is queued on the stream before it is done.
+template <class T>
+Buffer upload(Device& device, Stream& stream, const std::vector<T>& values) {
+  const std::size_t bytes = values.size() * sizeof(T);
+  Buffer to = device.allocate(bytes);
+  const Buffer from = device.allocate_pinned(bytes);
+  if (bytes == 0) return to;
+  std::memcpy(from.data(), values.data(), bytes);
+  stream.copy(to.data(), from.data(), bytes);
+  stream.synchronize();
+  return to;
+}
+
+template <class T = std::byte>
+std::vector<T> download(Device& device, Stream& stream, const void* from, std::size_t count) {
+  std::vector<T> values(count);
+  if (count == 0) return values;
+  const Buffer to = device.allocate_pinned(count * sizeof(T));
+  stream.copy(to.data(), from, to.size());
+  stream.synchronize();
+  std::memcpy(values.data(), to.data(), to.size());
+  return values;
+}
+
+}  // namespace moetap::testing

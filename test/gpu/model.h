@@ -1,0 +1,64 @@
+// A pretended model: a router whose picks are a function of the step, row, layer and k, so that any
+// process can tell what a row must hold, and its topk_ids on a device.
+#pragma once
+
+#include <moetap/device.h>
+#include <moetap/shape.h>
+#include <moetap/step.h>
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+namespace moetap::testing {
+
+// Any id of the model, or with `missing_routes` in about every tenth row one that is missing (-1).
+struct Router {
+  ModelShape shape;
+  bool missing_routes = false;
+
+  std::int64_t pick(Step step, std::int64_t row, int layer, int k) const;
+  bool misses_route(Step step, std::int64_t row) const;
+  // The narrow ids of a row; only of one that misses no route.
+  std::vector<std::byte> row(Step step, std::int64_t row) const;
+};
+
+class Model {
+ public:
+  // topk_ids of up to max_rows rows; `shared` more columns hold ids that are no expert's, so does
+  // the padding of rows that are `stride_padding` elements further apart.
+  Model(Device& device, Router router, std::int64_t max_rows, IdType type = IdType::int32,
+        int shared = 0, int stride_padding = 0);
+
+  // Queues the picks of rows [0, rows) for a step; whatever follows up to max_rows becomes an id
+  // that is no expert's.
+  void route(Step step, std::int64_t rows, Stream& stream);
+  // The next route() puts this value there instead of the router's.
+  void spoil(int layer, std::int64_t row, int k, std::int64_t value);
+
+  // For Capturer::capture. Its address never changes.
+  TopkIds topk_ids(int layer, std::int64_t rows) const;
+
+ private:
+  struct Spoiled {
+    int layer;
+    std::int64_t row;
+    int k;
+    std::int64_t value;
+  };
+
+  std::int64_t layer_ids() const { return max_rows_ * stride_; }
+  void write(std::byte* to, std::int64_t index, std::int64_t id) const;
+
+  Device& device_;
+  Router router_;
+  std::int64_t max_rows_;
+  IdType type_;
+  std::int64_t columns_;
+  std::int64_t stride_;
+  Buffer ids_;                  // [layer][row][stride]
+  std::deque<Buffer> uploads_;  // sources of copies, which must live until those are done
+  std::vector<Spoiled> spoiled_;
+};
+
+}  // namespace moetap::testing

@@ -1,0 +1,171 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "kernels.h"
+#include "run_kernel.h"
+
+namespace moetap {
+namespace {
+
+constexpr Step kStep = 7;
+constexpr std::int64_t kSlots = 1000;
+
+// A cache filled with random ids, and a record's parts to snapshot it into.
+template <class Id>
+struct Cache {
+  Cache(int num_layers, int top_k, std::int64_t num_tokens, std::int64_t max_tokens)
+      : missing_step(max_tokens),
+        routes(num_layers * max_tokens * top_k),
+        slot_mapping(num_tokens),
+        slots(max_tokens, -77),
+        rows(max_tokens * num_layers * top_k, kUntouched),
+        kernel{.step = &step,
+               .missing_step = missing_step.data(),
+               .routes = routes.data(),
+               .slot_mapping = slot_mapping.data(),
+               .slots = slots.data(),
+               .rows = rows.data(),
+               .num_tokens = num_tokens,
+               .max_tokens = max_tokens,
+               .num_slots = kSlots,
+               .num_layers = num_layers,
+               .top_k = top_k} {
+    step.step = kStep;
+    step.num_tokens = num_tokens;
+    std::mt19937 random(1);
+    for (auto& id : routes) id = static_cast<std::uint16_t>(random() % 200);
+    for (auto& slot : slot_mapping) slot = static_cast<Slot>(random() % kSlots);
+  }
+
+  void run(int lanes = 1) {
+    testing::run_kernel(kernel, (kernel.num_tokens + kernel.kTokens - 1) / kernel.kTokens, lanes);
+  }
+
+  static constexpr Id kUntouched = 0xEE;
+  DeviceStep step{};
+  std::vector<std::uint64_t> missing_step;
+  std::vector<std::uint16_t> routes;
+  std::vector<Slot> slot_mapping;
+  std::vector<Slot> slots;
+  std::vector<Id> rows;
+  SnapshotKernel<Id> kernel;
+};
+
+template <class Id>
+class SnapshotKernelOf : public ::testing::Test {};
+using Types = ::testing::Types<std::uint8_t, std::uint16_t>;
+TYPED_TEST_SUITE(SnapshotKernelOf, Types);
+
+TYPED_TEST(SnapshotKernelOf, TransposesToRowsByToken) {
+  for (const int lanes : testing::kLaneCounts) {
+    for (const int top_k : {1, 4, 8, 10, 16, 22}) {
+      for (const std::int64_t n : {1, 15, 16, 17, 64, 99}) {
+        SCOPED_TRACE(::testing::Message() << lanes << " lanes, top " << top_k << ", " << n);
+        Cache<TypeParam> cache(5, top_k, n, 100);
+        cache.run(lanes);
+        std::size_t i = 0;
+        for (std::int64_t token = 0; token < 100; ++token) {
+          for (int layer = 0; layer < 5; ++layer) {
+            for (int k = 0; k < top_k; ++k, ++i) {
+              const auto id =
+                  static_cast<TypeParam>(cache.routes[(layer * 100 + token) * top_k + k]);
+              ASSERT_EQ(cache.rows[i], token < n ? id : cache.kUntouched)
+                  << "token " << token << " layer " << layer << " k " << k;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(SnapshotKernelOf, ClonesTheSlotMapping) {
+  for (const int lanes : testing::kLaneCounts) {
+    Cache<TypeParam> cache(2, 8, 50, 100);
+    cache.run(lanes);
+    for (std::int64_t token = 0; token < 100; ++token) {
+      EXPECT_EQ(cache.slots[token], token < 50 ? cache.slot_mapping[token] : -77) << token;
+    }
+    EXPECT_EQ(cache.step.fault, 0u);
+  }
+}
+
+TYPED_TEST(SnapshotKernelOf, MarksRowsThatMissARouteInThisStepOnly) {  // H2
+  Cache<TypeParam> cache(2, 8, 50, 100);
+  cache.slot_mapping[3] = 0;
+  cache.missing_step[3] = kStep;
+  cache.missing_step[4] = kStep - 1;
+  cache.missing_step[60] = kStep;
+  cache.run();
+  for (std::int64_t token = 0; token < 50; ++token) {
+    const Slot slot = cache.slot_mapping[token];
+    EXPECT_EQ(cache.slots[token], token == 3 ? ~slot : slot) << token;
+  }
+}
+
+TYPED_TEST(SnapshotKernelOf, ReportsASlotOutsideTheBuffer) {
+  for (const Slot bad : {Slot{-1}, Slot{kSlots}}) {
+    for (const bool missing : {false, true}) {
+      Cache<TypeParam> cache(2, 8, 50, 100);
+      cache.slot_mapping[49] = bad;
+      cache.missing_step[49] = missing ? kStep : 0;
+      cache.run();
+      EXPECT_EQ(cache.step.fault, static_cast<std::uint32_t>(DeviceFault::slot));
+      EXPECT_EQ(cache.step.fault_token, 49);
+      EXPECT_EQ(cache.step.fault_value, bad);
+      // Neither as a slot nor as ~slot may it look like one that exists.
+      EXPECT_EQ(cache.slots[49], kBadSlot);
+    }
+  }
+}
+
+TEST(ReportKernel, CopiesWhatTheStepFound) {
+  for (const int lanes : testing::kLaneCounts) {
+    const DeviceStep step{.step = kStep,
+                          .num_tokens = 12,
+                          .dp_row = 5,
+                          .fault = 1,
+                          .fault_layer = 2,
+                          .fault_token = 3,
+                          .fault_value = 4};
+    const std::vector<std::uint64_t> captured = {7, 6, 7, 0, 7};
+    StepReport report{};
+    std::vector<std::uint64_t> copy(captured.size());
+    testing::run_kernel(ReportKernel{.step = &step,
+                                     .captured = captured.data(),
+                                     .report = &report,
+                                     .record_captured = copy.data(),
+                                     .num_layers = 5},
+                        1, lanes);
+    EXPECT_EQ(copy, captured);
+    EXPECT_EQ(report.step, kStep);
+    EXPECT_EQ(report.num_tokens, 12);
+    EXPECT_EQ(report.fault, 1u);
+    EXPECT_EQ(report.fault_layer, 2);
+    EXPECT_EQ(report.fault_token, 3);
+    EXPECT_EQ(report.fault_value, 4);
+  }
+}
+
+TEST(BeginStepKernel, ReplacesTheStepAndItsFault) {
+  DeviceStep step{.step = 6,
+                  .num_tokens = 12,
+                  .dp_row = 5,
+                  .fault = 1,
+                  .fault_layer = 2,
+                  .fault_token = 3,
+                  .fault_value = 4};
+  testing::run_kernel(
+      BeginStepKernel{.step = &step, .value = {.step = kStep, .num_tokens = 9, .dp_row = 1}}, 1,
+      32);
+  EXPECT_EQ(step.step, kStep);
+  EXPECT_EQ(step.num_tokens, 9);
+  EXPECT_EQ(step.dp_row, 1);
+  EXPECT_EQ(step.fault, 0u);
+}
+
+}  // namespace
+}  // namespace moetap
