@@ -47,7 +47,7 @@ std::vector<std::byte> base64_decode(std::string_view text) {
   const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
   if (text.size() % 4 != 0) {
     throw ArgumentError(
-        fmt::format("base64: {} characters; it must be a multiple of 4", text.size()));
+        fmt::format("base64: the text ends within a group of 4, at offset {}", text.size()));
   }
   const std::size_t digits = text.size() - padding;
   std::vector<std::byte> bytes;

@@ -14,8 +14,8 @@ namespace moetap {
 namespace {
 
 detail::Singleton<Capturer>& process_wide() {
-  static detail::Singleton<Capturer> capturer("Capturer");
-  return capturer;
+  static auto* capturer = new detail::Singleton<Capturer>("Capturer");
+  return *capturer;
 }
 
 void check_options(const CapturerOptions& options) {

@@ -9,9 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <fstream>
-#include <iterator>
 #include <limits>
 #include <optional>
 #include <span>
@@ -199,16 +197,16 @@ class MoeLayers {
       const std::vector<bool> named_layers = named("moe_layers_enum", *list);
       keep_if([&](int i) { return named_layers[static_cast<std::size_t>(i)]; });
     }
-    if (const Json* list = config_.find("moe_layers")) {  // Llama 4; says the same as its step
-      if (named("moe_layers", *list) != moe_) {
-        if (config_.find("interleave_moe_layer_step")) {
-          throw ArgumentError(
-              fmt::format("\"moe_layers\" is {}, but \"interleave_moe_layer_step\" is {}",
-                          list->dump(), config_.find("interleave_moe_layer_step")->dump()));
-        }
-        moe_ = named("moe_layers", *list);
-      }
+    const Json* list = config_.find("moe_layers");  // Llama 4, which states its step as well
+    if (!list) return;
+    const std::vector<bool> listed = named("moe_layers", *list);
+    const Json* step = config_.find("interleave_moe_layer_step");
+    if (step && listed != moe_) {
+      throw ArgumentError(
+          fmt::format("\"moe_layers\" is {}, but \"interleave_moe_layer_step\" is {}", list->dump(),
+                      step->dump()));
     }
+    keep_if([&](int i) { return listed[static_cast<std::size_t>(i)]; });
   }
 
   // The layers of a list of ids, or of a string of them ("3,4,5").
@@ -265,6 +263,18 @@ const Json& language_model(const Json& root) {
       fmt::join(kExperts, ", ")));
 }
 
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw SystemError(errno, "cannot open " + path.string());
+  std::string text;
+  char chunk[4096];
+  while (file.read(chunk, sizeof chunk) || file.gcount() > 0) {
+    text.append(chunk, static_cast<std::size_t>(file.gcount()));
+  }
+  if (file.bad()) throw SystemError(errno, "cannot read " + path.string());
+  return text;
+}
+
 }  // namespace
 
 ModelShape ModelShape::from_config(std::string_view json) {
@@ -287,9 +297,7 @@ ModelShape ModelShape::from_config(std::string_view json) {
 }
 
 ModelShape ModelShape::from_config_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) throw SystemError(errno, "cannot read " + path.string());
+  const std::string text = read_file(path);
   try {
     return from_config(text);
   } catch (const ArgumentError& error) {

@@ -12,8 +12,8 @@ namespace moetap {
 namespace {
 
 detail::Singleton<Reader>& process_wide() {
-  static detail::Singleton<Reader> reader("Reader");
-  return reader;
+  static auto* reader = new detail::Singleton<Reader>("Reader");
+  return *reader;
 }
 
 template <class Transport>

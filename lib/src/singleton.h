@@ -1,4 +1,6 @@
-// The process-wide object of a class, for engines whose parts cannot pass one around.
+// The process-wide object of a class, for engines whose parts cannot pass one around. Holders are
+// never deleted: at exit the object could outlive the device or memory that it works with, so that
+// only destroy() ends it.
 #pragma once
 
 #include <moetap/error.h>

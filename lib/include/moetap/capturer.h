@@ -35,7 +35,8 @@ class Capturer {
   Capturer& operator=(const Capturer&) = delete;
 
   // The process-wide one; these three may be called from any thread. create() twice is a
-  // StateError, so is instance() before create(); destroy() of none does nothing.
+  // StateError, so is instance() before create(); destroy() of none does nothing. Call
+  // destroy() while the transport's device still lives: nothing is destroyed at exit.
   static Capturer& create(std::unique_ptr<CaptureTransport> transport,
                           CapturerOptions options = {});
   static Capturer& instance();

@@ -19,7 +19,7 @@ class Reader {
 
   // The process-wide one, for a scheduler with one worker; these three may be called from any
   // thread. create() twice is a StateError, so is instance() before create(); destroy() of none
-  // does nothing.
+  // does nothing. Nothing is destroyed at exit.
   static Reader& create(std::unique_ptr<SlotReadTransport> transport);
   static Reader& instance();
   static void destroy();

@@ -57,8 +57,9 @@ class Routes {
 };
 
 // Ids as another type, [tokens][num_layers][top_k]. Rows that are not present become -1 in the
-// signed types and are a RowsNotPresent error in the unsigned ones. RangeError if the type cannot
-// hold every id of the model.
+// signed types and are a RowsNotPresent error in the unsigned ones. That includes unverified rows:
+// whoever vouches for them sets their states() to present first. RangeError if the type cannot hold
+// every id of the model.
 std::vector<std::byte> to_ids(const Routes& routes, IdType type);
 
 // The bytes of a NumPy .npy file (format 1.0, C order, shape (tokens, num_layers, top_k)), as

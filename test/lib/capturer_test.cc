@@ -1,0 +1,386 @@
+#include <moetap/capturer.h>
+#include <moetap/error.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "throws.h"
+
+namespace moetap {
+
+// The Capturer only passes streams on, so that it needs no device and neither do its tests.
+class Stream {};
+
+namespace {
+
+using test::expect_throw;
+
+// Records the calls that got past the Capturer's checks.
+class FakeTransport final : public CaptureTransport {
+ public:
+  struct Capture {
+    int layer;
+    std::int64_t rows;
+    std::int64_t first_row;
+  };
+
+  const ModelShape& shape() const override { return shape_; }
+  std::int64_t max_tokens() const override { return 16; }
+  void begin_step(const StepInfo& step, std::int64_t row, Stream&) override {
+    if (fail) throw StepFailed(step.step - 1, "the step before");
+    steps.push_back(step.step);
+    dp_row = row;
+  }
+  void capture(int layer, const TopkIds& ids, std::int64_t first_row, Stream&) override {
+    captures.push_back({layer, ids.rows, first_row});
+  }
+  void publish(const Slot*, Stream&) override {
+    if (fail) throw StepFailed(steps.back(), "this one");
+    ++published;
+  }
+  void finalize(Step step, Milliseconds) override { finalized = step; }
+  void end_request(std::uint64_t request, RequestEnd) override { ended = request; }
+
+  bool fail = false;
+  std::vector<Step> steps;
+  std::int64_t dp_row = -1;
+  std::vector<Capture> captures;
+  int published = 0;
+  Step finalized = 0;
+  std::uint64_t ended = 0;
+
+ private:
+  ModelShape shape_{{3, 5, 6}, 2, 300};
+};
+
+class CapturerTest : public testing::Test {
+ protected:
+  // Of this rank 1 of 3, with every layer bound.
+  Capturer& make(RankLayout layout, int shared_expert_columns = 0) {
+    auto owned = std::make_unique<FakeTransport>();
+    transport = owned.get();
+    capturer = std::make_unique<Capturer>(std::move(owned),
+                                          CapturerOptions{1, 3, layout, shared_expert_columns});
+    for (const int layer : {3, 5, 6}) capturer->bind(layer);
+    return *capturer;
+  }
+
+  TopkIds ids(std::int64_t rows, std::int64_t columns = 2) const {
+    return {memory.data(), IdType::int32, rows, columns, columns};
+  }
+
+  void expect_rows(std::int64_t rows, bool allowed, std::initializer_list<std::string_view> words) {
+    SCOPED_TRACE(rows);
+    const std::size_t before = transport->captures.size();
+    if (allowed) {
+      EXPECT_NO_THROW(capturer->capture(5, ids(rows), stream));
+      ASSERT_EQ(transport->captures.size(), before + 1);
+      EXPECT_EQ(transport->captures.back().layer, 1);
+      EXPECT_EQ(transport->captures.back().rows, rows);
+      return;
+    }
+    expect_throw<ArgumentError>([&] { capturer->capture(5, ids(rows), stream); },
+                                {"layer 5", std::to_string(rows) + " rows"});
+    expect_throw<ArgumentError>([&] { capturer->capture(5, ids(rows), stream); }, words);
+    EXPECT_EQ(transport->captures.size(), before);
+  }
+
+  std::array<std::int32_t, 256> memory{};
+  std::array<Slot, 16> slots{};
+  Stream stream;
+  FakeTransport* transport = nullptr;
+  std::unique_ptr<Capturer> capturer;
+};
+
+TEST_F(CapturerTest, StepsReachTheTransportInOrder) {
+  Capturer& capturer = make(RankLayout::local);
+  for (const Step step : {1, 2, 5}) {
+    capturer.begin_step({.step = step, .num_tokens = 4}, stream);
+    for (const int layer : {3, 5, 6}) capturer.capture(layer, ids(4), stream);
+    capturer.publish(slots.data(), stream);
+  }
+  EXPECT_EQ(transport->steps, (std::vector<Step>{1, 2, 5}));
+  EXPECT_EQ(transport->captures.size(), 9u);
+  EXPECT_EQ(transport->captures[2].layer, 2);
+  EXPECT_EQ(transport->published, 3);
+  capturer.finalize(5, Milliseconds(1));
+  EXPECT_EQ(transport->finalized, 5u);
+  capturer.end_request(8, RequestEnd::finished);
+  EXPECT_EQ(transport->ended, 8u);
+}
+
+TEST_F(CapturerTest, ReplayedStepNeedsNoCaptureCalls) {  // H3 is the device's to find
+  Capturer& capturer = make(RankLayout::local);
+  capturer.begin_step({.step = 1, .num_tokens = 4, .padded_tokens = 8}, stream);
+  EXPECT_NO_THROW(capturer.publish(slots.data(), stream));
+}
+
+TEST_F(CapturerTest, DraftLayersCannotBeBoundOrCaptured) {  // H1
+  Capturer& capturer = make(RankLayout::local);
+  expect_throw<StateError>([&] { capturer.bind(5); }, {"layer 5", "already", "draft"});
+  expect_throw<RangeError>([&] { capturer.bind(4); }, {"4", "3, 5, 6"});
+  capturer.begin_step({.step = 1, .num_tokens = 4}, stream);
+  expect_throw<RangeError>([&] { capturer.capture(7, ids(4), stream); }, {"7"});
+  EXPECT_TRUE(transport->captures.empty());
+}
+
+TEST_F(CapturerTest, EveryLayerMustBeBoundBeforeAStepOrGraph) {  // H1, H3
+  auto owned = std::make_unique<FakeTransport>();
+  transport = owned.get();
+  Capturer capturer(std::move(owned));
+  capturer.bind(5);
+  expect_throw<StateError>([&] { capturer.begin_step({.step = 1, .num_tokens = 4}, stream); },
+                           {"3, 6", "bind()"});
+  expect_throw<StateError>([&] { capturer.begin_graph(4); }, {"3, 6", "bind()"});
+  EXPECT_TRUE(transport->steps.empty());
+}
+
+TEST_F(CapturerTest, MoreTokensThanTheCacheAreAnErrorBeforeAnythingIsWritten) {  // H4
+  Capturer& capturer = make(RankLayout::local);
+  expect_throw<RangeError>([&] { capturer.begin_step({.step = 1, .num_tokens = 17}, stream); },
+                           {"17", "16"});
+  expect_throw<RangeError>(
+      [&] { capturer.begin_step({.step = 1, .num_tokens = 4, .padded_tokens = 18}, stream); },
+      {"18", "16"});
+  expect_throw<RangeError>([&] { capturer.begin_graph(19); }, {"19", "16"});
+  EXPECT_TRUE(transport->steps.empty());
+  capturer.begin_step({.step = 1, .num_tokens = 16}, stream);  // nothing was left open
+}
+
+TEST_F(CapturerTest, LocalLayoutTakesThisRanksRowsOnly) {  // H5
+  make(RankLayout::local).begin_step({.step = 1, .num_tokens = 4, .padded_tokens = 8}, stream);
+  for (const std::int64_t rows : {3, 5, 7, 9, 12, 24}) {
+    expect_rows(rows, false, {"4 (this rank's) or 8 (padded)"});
+  }
+  expect_rows(4, true, {});
+  expect_rows(8, true, {});
+  EXPECT_EQ(transport->captures.back().first_row, 0);
+}
+
+TEST_F(CapturerTest, ConcatenatedLayoutTakesAllRanksRealTokens) {  // H5
+  const std::int64_t dp_tokens[] = {5, 4, 2};
+  make(RankLayout::concatenated)
+      .begin_step({.step = 1, .num_tokens = 4, .padded_tokens = 8, .dp_tokens = dp_tokens}, stream);
+  EXPECT_EQ(transport->dp_row, 5);
+  for (const std::int64_t rows : {4, 8, 10, 12, 24}) {
+    expect_rows(rows, false, {"11 (the sum of dp_tokens)"});
+  }
+  expect_rows(11, true, {});
+  EXPECT_EQ(transport->captures.back().first_row, CaptureTransport::kRowFromStep);
+}
+
+TEST_F(CapturerTest, PaddedLayoutTakesAllRanksPaddedTokens) {  // H5
+  make(RankLayout::padded).begin_step({.step = 1, .num_tokens = 4, .padded_tokens = 8}, stream);
+  EXPECT_EQ(transport->dp_row, 0);
+  for (const std::int64_t rows : {4, 8, 12, 23, 25}) {
+    expect_rows(rows, false, {"24 (3 ranks of 8 padded tokens)"});
+  }
+  expect_rows(24, true, {});
+  EXPECT_EQ(transport->captures.back().first_row, 8);
+}
+
+TEST_F(CapturerTest, GraphOfALocalLayoutTakesPaddedRows) {  // H5, H13
+  make(RankLayout::local).begin_graph(8);
+  for (const std::int64_t rows : {0, 4, 24}) expect_rows(rows, false, {"8 (this rank's)"});
+  expect_rows(8, true, {});
+  EXPECT_EQ(transport->captures.back().first_row, 0);
+  capturer->end_graph();
+  EXPECT_TRUE(transport->steps.empty());
+}
+
+TEST_F(CapturerTest, GraphOfAPaddedLayoutHasAFixedFirstRow) {  // H5, H13
+  make(RankLayout::padded).begin_graph(8);
+  for (const std::int64_t rows : {8, 23}) expect_rows(rows, false, {"24 (3 ranks of 8"});
+  expect_rows(24, true, {});
+  EXPECT_EQ(transport->captures.back().first_row, 8);
+}
+
+TEST_F(CapturerTest, GraphOfAConcatenatedLayoutReadsItsFirstRowFromTheStep) {  // H5, H13
+  make(RankLayout::concatenated).begin_graph(8);
+  for (const std::int64_t rows : {7, 25}) expect_rows(rows, false, {"8 to 24 (all ranks')"});
+  expect_rows(8, true, {});
+  expect_rows(24, true, {});
+  EXPECT_EQ(transport->captures.back().first_row, CaptureTransport::kRowFromStep);
+}
+
+TEST_F(CapturerTest, ColumnsAreTopKAndTheDeclaredSharedExperts) {  // H27
+  make(RankLayout::local).begin_step({.step = 1, .num_tokens = 4}, stream);
+  for (const std::int64_t columns : {1, 3}) {
+    expect_throw<ArgumentError>(
+        [&] { capturer->capture(3, ids(4, columns), stream); },
+        {"layer 3", std::to_string(columns) + " columns", "are 2", "shared_expert_columns"});
+  }
+  make(RankLayout::local, 1).begin_step({.step = 1, .num_tokens = 4}, stream);
+  EXPECT_NO_THROW(capturer->capture(3, ids(4, 3), stream));
+  for (const std::int64_t columns : {2, 4}) {
+    expect_throw<ArgumentError>([&] { capturer->capture(3, ids(4, columns), stream); }, {"are 3"});
+  }
+  EXPECT_EQ(transport->captures.size(), 1u);
+}
+
+TEST_F(CapturerTest, TopkIdsThatCannotBeReadAreAnError) {
+  make(RankLayout::local).begin_step({.step = 1, .num_tokens = 4}, stream);
+  TopkIds bad = ids(4);
+  bad.row_stride = 1;
+  expect_throw<ArgumentError>([&] { capturer->capture(3, bad, stream); }, {"stride", "1", "2"});
+  bad = ids(4);
+  bad.data = nullptr;
+  expect_throw<ArgumentError>([&] { capturer->capture(3, bad, stream); }, {"null", "4 rows"});
+  bad = ids(4);
+  bad.type = IdType::uint8;  // H21: 300 experts
+  expect_throw<ArgumentError>([&] { capturer->capture(3, bad, stream); }, {"uint8", "300"});
+  EXPECT_TRUE(transport->captures.empty());
+}
+
+TEST_F(CapturerTest, StepNumbersOnlyGrow) {
+  make(RankLayout::local);
+  expect_throw<StateError>([&] { capturer->begin_step({.step = 0, .num_tokens = 4}, stream); },
+                           {"step 0"});
+  capturer->begin_step({.step = 7, .num_tokens = 4}, stream);
+  capturer->publish(slots.data(), stream);
+  for (const Step step : {6, 7}) {
+    expect_throw<StateError>([&] { capturer->begin_step({.step = step, .num_tokens = 4}, stream); },
+                             {"step " + std::to_string(step), "step 7"});
+  }
+  EXPECT_EQ(transport->steps, std::vector<Step>{7});
+}
+
+TEST_F(CapturerTest, CallsAtTheWrongTimeAreErrors) {
+  make(RankLayout::local);
+  const auto begin = [&] { capturer->begin_step({.step = 1, .num_tokens = 4}, stream); };
+  const auto publish = [&] { capturer->publish(slots.data(), stream); };
+  expect_throw<StateError>([&] { capturer->capture(3, ids(4), stream); }, {"begin_step()"});
+  expect_throw<StateError>(publish, {"begin_step()"});
+  expect_throw<StateError>([&] { capturer->end_graph(); }, {"begin_graph()"});
+  begin();
+  expect_throw<StateError>(begin, {"a step is open"});
+  expect_throw<StateError>([&] { capturer->begin_graph(4); }, {"a step is open"});
+  expect_throw<StateError>([&] { capturer->end_graph(); }, {"begin_graph()"});
+  publish();
+  capturer->begin_graph(4);
+  expect_throw<StateError>([&] { capturer->begin_graph(4); }, {"a graph is open"});
+  expect_throw<StateError>(begin, {"a graph is open"});
+  expect_throw<StateError>(publish, {"begin_step()"});
+  EXPECT_EQ(transport->steps.size(), 1u);
+  EXPECT_EQ(transport->published, 1);
+}
+
+TEST_F(CapturerTest, TokenCountsThatContradictEachOtherAreErrors) {  // H5
+  make(RankLayout::concatenated);
+  const auto begin = [&](std::int64_t tokens, std::int64_t padded, std::vector<std::int64_t> dp) {
+    capturer->begin_step(
+        {.step = 1, .num_tokens = tokens, .padded_tokens = padded, .dp_tokens = dp}, stream);
+  };
+  expect_throw<ArgumentError>([&] { begin(-1, 0, {0, -1, 0}); }, {"num_tokens is -1"});
+  expect_throw<ArgumentError>([&] { begin(4, 3, {0, 4, 0}); }, {"4", "padded_tokens 3"});
+  expect_throw<ArgumentError>([&] { begin(4, -4, {0, 4, 0}); }, {"padded_tokens -4"});
+  expect_throw<ArgumentError>([&] { begin(4, 0, {}); }, {"0 entries", "3"});
+  expect_throw<ArgumentError>([&] { begin(4, 0, {4, 4, 4, 4}); }, {"4 entries", "3"});
+  expect_throw<ArgumentError>([&] { begin(4, 0, {4, 5, 4}); }, {"5 tokens", "num_tokens says 4"});
+  expect_throw<ArgumentError>([&] { begin(4, 0, {-3, 4, 4}); }, {"-3 tokens for rank 0"});
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  expect_throw<ArgumentError>([&] { begin(4, 0, {kMost, 4, 4}); }, {"for rank 1"});
+  EXPECT_TRUE(transport->steps.empty());
+  EXPECT_NO_THROW(begin(4, 0, {0, 4, 0}));
+}
+
+TEST_F(CapturerTest, RequestsMustCoverTheTokens) {
+  make(RankLayout::local);
+  const auto begin = [&](std::vector<RequestSpan> requests) {
+    capturer->begin_step({.step = 1, .num_tokens = 4, .requests = requests}, stream);
+  };
+  expect_throw<ArgumentError>([&] { begin({{7, 0, 3}}); }, {"1 of the step's 4"});
+  expect_throw<ArgumentError>([&] { begin({{7, 0, 3}, {8, 5, 2}}); }, {"request 8", "2 tokens"});
+  expect_throw<ArgumentError>([&] { begin({{7, -1, 4}}); }, {"request 7", "-1"});
+  expect_throw<ArgumentError>([&] { begin({{7, 0, 4}, {8, 0, 0}}); }, {"request 8", "0 tokens"});
+  EXPECT_TRUE(transport->steps.empty());
+  EXPECT_NO_THROW(begin({{7, 0, 3}, {8, 5, 1}}));
+}
+
+TEST_F(CapturerTest, StepWithoutTokensIsLegal) {
+  make(RankLayout::local).begin_step({.step = 1}, stream);
+  capturer->capture(3, {nullptr, IdType::int32, 0, 2, 2}, stream);
+  EXPECT_NO_THROW(capturer->publish(nullptr, stream));
+  EXPECT_EQ(transport->published, 1);
+}
+
+TEST_F(CapturerTest, NothingIsOpenAfterBeginStepThrew) {
+  make(RankLayout::local);
+  const StepInfo step{.step = 2, .num_tokens = 4};
+  transport->fail = true;
+  expect_throw<StepFailed>([&] { capturer->begin_step(step, stream); }, {"step 1"});
+  expect_throw<StateError>([&] { capturer->publish(slots.data(), stream); }, {"begin_step()"});
+  transport->fail = false;
+  EXPECT_NO_THROW(capturer->begin_step(step, stream));
+}
+
+TEST_F(CapturerTest, StepIsOverAfterPublishThrew) {
+  make(RankLayout::local).begin_step({.step = 2, .num_tokens = 4}, stream);
+  transport->fail = true;
+  expect_throw<StepFailed>([&] { capturer->publish(slots.data(), stream); }, {"step 2"});
+  transport->fail = false;
+  expect_throw<StateError>([&] { capturer->publish(slots.data(), stream); }, {"begin_step()"});
+  EXPECT_NO_THROW(capturer->begin_step({.step = 3, .num_tokens = 4}, stream));
+}
+
+TEST_F(CapturerTest, PublishWithoutSlotsLeavesTheStepOpen) {
+  make(RankLayout::local).begin_step({.step = 1, .num_tokens = 4}, stream);
+  expect_throw<ArgumentError>([&] { capturer->publish(nullptr, stream); }, {"null", "4 tokens"});
+  EXPECT_EQ(transport->published, 0);
+  EXPECT_NO_THROW(capturer->publish(slots.data(), stream));
+}
+
+TEST(CapturerOptionsTest, ThatCannotWorkAreErrors) {
+  const auto make = [](CapturerOptions options) {
+    Capturer(std::make_unique<FakeTransport>(), options);
+  };
+  expect_throw<ArgumentError>([&] { make({.dp_rank = 2, .dp_size = 2}); }, {"dp_rank 2", "2"});
+  expect_throw<ArgumentError>([&] { make({.dp_rank = -1, .dp_size = 2}); }, {"dp_rank -1"});
+  expect_throw<ArgumentError>([&] { make({.dp_size = 0}); }, {"dp_size 0"});
+  expect_throw<ArgumentError>([&] { make({.shared_expert_columns = -1}); }, {"-1"});
+  expect_throw<ArgumentError>([] { Capturer(nullptr); }, {"null"});
+}
+
+TEST(CapturerSingleton, LivesFromCreateToDestroy) {
+  Capturer::destroy();
+  expect_throw<StateError>([] { Capturer::instance(); }, {"Capturer", "create()"});
+  Capturer& capturer = Capturer::create(std::make_unique<FakeTransport>());
+  EXPECT_EQ(&Capturer::instance(), &capturer);
+  expect_throw<StateError>([] { Capturer::create(std::make_unique<FakeTransport>()); },
+                           {"Capturer", "destroy()"});
+  EXPECT_EQ(&Capturer::instance(), &capturer);
+  Capturer::destroy();
+  expect_throw<StateError>([] { Capturer::instance(); }, {"create()"});
+  expect_throw<ArgumentError>([] { Capturer::create(nullptr); }, {"null"});
+  EXPECT_NO_THROW(Capturer::create(std::make_unique<FakeTransport>()));
+  Capturer::destroy();
+}
+
+TEST(CapturerSingleton, OnlyOneOfManyThreadsCreatesIt) {
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<int> created{0};
+    std::atomic<int> refused{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        try {
+          Capturer::create(std::make_unique<FakeTransport>());
+          ++created;
+        } catch (const StateError&) {
+          ++refused;
+        }
+        Capturer::instance();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(created, 1);
+    EXPECT_EQ(refused, 3);
+    Capturer::destroy();
+  }
+}
+
+}  // namespace
+}  // namespace moetap

@@ -1,0 +1,254 @@
+// The configurations here are cut down from the families' published config.json files.
+#include <moetap/error.h>
+#include <moetap/shape.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "throws.h"
+
+namespace moetap {
+namespace {
+
+using test::expect_throw;
+
+std::vector<int> range(int first, int end, int step = 1) {
+  std::vector<int> layers;
+  for (int i = first; i < end; i += step) layers.push_back(i);
+  return layers;
+}
+
+struct Family {
+  const char* name;
+  const char* json;
+  ModelShape shape;
+};
+
+void PrintTo(const Family& family, std::ostream* out) { *out << family.name; }
+
+class ConfigFamily : public testing::TestWithParam<Family> {};
+
+TEST_P(ConfigFamily, IsRead) {
+  const ModelShape shape = ModelShape::from_config(GetParam().json);
+  EXPECT_EQ(shape.moe_layers(), GetParam().shape.moe_layers());
+  EXPECT_EQ(shape, GetParam().shape) << shape.to_string();
+}
+
+const Family kFamilies[] = {
+    {"Mixtral", R"({"num_hidden_layers": 32, "num_local_experts": 8, "num_experts_per_tok": 2})",
+     ModelShape::known("mixtral-8x7b")},
+    {"DeepSeekV3",
+     R"({"num_hidden_layers": 61, "n_routed_experts": 256, "n_shared_experts": 1,
+         "num_experts_per_tok": 8, "first_k_dense_replace": 3, "moe_layer_freq": 1,
+         "num_nextn_predict_layers": 1})",
+     ModelShape::known("deepseek-v3")},
+    {"DeepSeekFreq",
+     R"({"num_hidden_layers": 8, "n_routed_experts": 64, "num_experts_per_tok": 6,
+         "first_k_dense_replace": 1, "moe_layer_freq": 2})",
+     {range(2, 8, 2), 6, 64}},
+    {"KimiLinear",
+     R"({"num_hidden_layers": 27, "num_experts": 256, "num_experts_per_token": 8,
+         "first_k_dense_replace": 1, "moe_layer_freq": 1})",
+     {range(1, 27), 8, 256}},
+    {"KimiTextConfig",
+     R"({"model_type": "kimi_k25", "text_config": {"num_hidden_layers": 61,
+         "n_routed_experts": 384, "num_experts_per_tok": 8, "first_k_dense_replace": 1}})",
+     ModelShape::known("kimi-k2")},
+    {"MiMoFlags",
+     R"({"num_hidden_layers": 4, "n_routed_experts": 256, "num_experts_per_tok": 8,
+         "moe_layer_freq": [0, 1, 1, 1]})",
+     {range(1, 4), 8, 256}},
+    {"Qwen3",
+     R"({"num_hidden_layers": 48, "num_experts": 128, "num_experts_per_tok": 8,
+         "decoder_sparse_step": 1, "mlp_only_layers": []})",
+     ModelShape::known("qwen3-30b-a3b")},
+    {"QwenSparseStepAndDenseLayers",
+     R"({"num_hidden_layers": 8, "num_experts": 60, "num_experts_per_tok": 4,
+         "decoder_sparse_step": 2, "mlp_only_layers": [3]})",
+     {{1, 5, 7}, 4, 60}},
+    {"QwenOmni",
+     R"({"thinker_config": {"audio_config": {"num_hidden_layers": 32}, "text_config":
+         {"num_hidden_layers": 48, "num_experts": 128, "num_experts_per_tok": 8}}})",
+     ModelShape::known("qwen3-30b-a3b")},
+    {"Llama4Step",
+     R"({"text_config": {"num_hidden_layers": 48, "num_local_experts": 128,
+         "num_experts_per_tok": 1, "interleave_moe_layer_step": 2}, "vision_config": {}})",
+     ModelShape::known("llama-4-maverick")},
+    {"Llama4ListAndStep",
+     R"({"num_hidden_layers": 4, "num_local_experts": 16, "num_experts_per_tok": 1,
+         "interleave_moe_layer_step": 2, "moe_layers": [1, 3]})",
+     {{1, 3}, 1, 16}},
+    {"Llama4List",
+     R"({"num_hidden_layers": 4, "num_local_experts": 16, "num_experts_per_tok": 1,
+         "moe_layers": [0, 3]})",
+     {{0, 3}, 1, 16}},
+    {"GptOss",
+     R"({"num_hidden_layers": 36, "num_local_experts": 128, "experts_per_token": 4,
+         "num_experts_per_tok": 4})",
+     ModelShape::known("gpt-oss-120b")},
+    {"NemotronH",
+     R"({"num_hidden_layers": 9, "hybrid_override_pattern": "MEM*EME-E", "n_routed_experts": 512,
+         "num_experts_per_tok": 22})",
+     {{1, 4, 6, 8}, 22, 512}},
+    {"NemotronHWithoutCount",
+     R"({"hybrid_override_pattern": "ME*E", "n_routed_experts": 8, "num_experts_per_tok": 2})",
+     {{1, 3}, 2, 8}},
+    {"Gemma4",
+     R"({"text_config": {"num_hidden_layers": 30, "num_experts": 128, "top_k_experts": 8,
+         "enable_moe_block": true}})",
+     ModelShape::uniform(30, 8, 128)},
+    {"Dbrx", R"({"n_layers": 40, "ffn_config": {"moe_num_experts": 16, "moe_top_k": 4}})",
+     ModelShape::uniform(40, 4, 16)},
+    {"Ernie",
+     R"({"num_hidden_layers": 28, "moe_num_experts": 64, "moe_k": 6, "moe_layer_start_index": 1,
+         "moe_layer_end_index": -1, "moe_layer_interval": 1})",
+     {range(1, 28), 6, 64}},
+    {"ErnieEnd",
+     R"({"num_hidden_layers": 10, "moe_num_experts": 64, "moe_k": 6, "moe_layer_start_index": 3,
+         "moe_layer_end_index": 8, "moe_layer_interval": 2})",
+     {{3, 5, 7}, 6, 64}},
+    {"Step3",
+     R"({"text_config": {"num_hidden_layers": 6, "moe_num_experts": 48, "moe_top_k": 3,
+         "moe_layers_enum": "3,4,5"}})",
+     {range(3, 6), 3, 48}},
+    {"HunYuanLists", R"({"num_hidden_layers": 3, "num_experts": 64, "moe_topk": [8, 8, 8]})",
+     ModelShape::uniform(3, 8, 64)},
+    {"LongCatZeroExperts",
+     R"({"num_layers": 28, "n_routed_experts": 512, "zero_expert_num": 256, "moe_topk": 12})",
+     ModelShape::uniform(28, 12, 768)},
+    {"Jamba",
+     R"({"num_hidden_layers": 8, "num_experts": 16, "num_experts_per_tok": 2,
+         "expert_layer_period": 2, "expert_layer_offset": 1})",
+     {range(1, 8, 2), 2, 16}},
+    {"Arctic",
+     R"({"num_hidden_layers": 6, "num_local_experts": 128, "num_experts_per_tok": 2,
+         "moe_layer_frequency": 2})",
+     {range(1, 6, 2), 2, 128}},
+    {"Lfm2",
+     R"({"num_hidden_layers": 24, "num_experts": 32, "num_experts_per_tok": 4,
+         "num_dense_layers": 2})",
+     {range(2, 24), 4, 32}},
+};
+INSTANTIATE_TEST_SUITE_P(All, ConfigFamily, testing::ValuesIn(kFamilies),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Config, DenseModelIsAnError) {  // H26
+  for (const char* json : {
+           R"({"num_hidden_layers": 32})",
+           R"({"num_hidden_layers": 32, "num_experts": 0, "num_experts_per_tok": 2})",
+           R"({"num_hidden_layers": 32, "num_experts": null, "n_routed_experts": null})",
+           R"({"num_hidden_layers": 32, "text_config": {"num_hidden_layers": 32}})",
+           R"({"num_hidden_layers": 32, "num_experts": 8, "top_k_experts": 2,
+               "enable_moe_block": false})",
+           "{}",
+       }) {
+    SCOPED_TRACE(json);
+    expect_throw<ArgumentError>([&] { ModelShape::from_config(json); },
+                                {"dense", "num_experts", "text_config"});
+  }
+}
+
+struct Broken {
+  const char* json;
+  std::vector<std::string_view> words;
+};
+
+TEST(Config, WhatCannotBeReadForCertainIsAnErrorThatNamesTheKey) {
+  const Broken cases[] = {
+      {R"({"num_experts": 8, "num_experts_per_tok": 2})", {"num_hidden_layers"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8})", {"num_experts_per_tok", "moe_top_k"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "n_routed_experts": 16, "moe_top_k": 2})",
+       {"num_experts", "8", "n_routed_experts", "16"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_top_k": 2, "moe_topk": 4})",
+       {"moe_top_k", "2", "moe_topk", "4"}},
+      {R"({"num_hidden_layers": 2, "num_layers": 3, "num_experts": 8, "moe_top_k": 2})",
+       {"num_hidden_layers", "2", "num_layers", "3"}},
+      {R"({"num_hidden_layers": 2, "num_experts": "8", "moe_top_k": 2})", {"num_experts", "\"8\""}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8.5, "moe_top_k": 2})", {"num_experts", "8.5"}},
+      {R"({"num_hidden_layers": 2, "num_experts": -8, "moe_top_k": 2})", {"num_experts", "-8"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 18446744073709551615, "moe_top_k": 2})",
+       {"num_experts", "18446744073709551615"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 65537, "moe_top_k": 2})", {"65537", "65536"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_top_k": 0})", {"moe_top_k", "0"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_top_k": 9})", {"top_k is 9", "8"}},
+      {R"({"num_hidden_layers": 9999, "num_experts": 8, "moe_top_k": 2})",
+       {"num_hidden_layers", "9999", "1024"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_top_k": 2,
+           "first_k_dense_replace": 2})",
+       {"no MoE layers"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_top_k": 2, "decoder_sparse_step": 0})",
+       {"decoder_sparse_step", "0"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_top_k": 2, "moe_layer_freq": [1]})",
+       {"moe_layer_freq", "1 entries", "2 layers"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_top_k": 2, "moe_layer_freq": [1, 2]})",
+       {"moe_layer_freq", "2"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_top_k": 2, "mlp_only_layers": [2]})",
+       {"mlp_only_layers", "2"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_top_k": 2, "mlp_only_layers": 1})",
+       {"mlp_only_layers", "list"}},
+      {R"({"num_hidden_layers": 4, "num_experts": 8, "moe_top_k": 2,
+           "interleave_moe_layer_step": 2, "moe_layers": [0, 2]})",
+       {"moe_layers", "[0,2]", "interleave_moe_layer_step", "2"}},
+      {R"({"num_hidden_layers": 4, "num_experts": 8, "moe_top_k": 2, "moe_layers_enum": "1;2"})",
+       {"moe_layers_enum", "1;2"}},
+      {R"({"num_hidden_layers": 4, "num_experts": 8, "moe_top_k": 2,
+           "hybrid_override_pattern": "MEM"})",
+       {"hybrid_override_pattern", "MEM", "4"}},
+      {R"({"num_hidden_layers": 4, "num_experts": 8, "moe_top_k": 2,
+           "hybrid_override_pattern": "MMM*"})",
+       {"no MoE layers"}},
+      // ERNIE-VL: two groups of experts, for text and for images. Neither count is that of a row.
+      {R"({"num_hidden_layers": 4, "moe_num_experts": [64, 64], "moe_k": 6})",
+       {"moe_num_experts", "[64,64]"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": [1, 2]})", {"moe_topk", "[1,2]"}},
+      {"[]", {"object"}},
+  };
+  for (const Broken& broken : cases) {
+    SCOPED_TRACE(broken.json);
+    for (const std::string_view word : broken.words) {
+      expect_throw<ArgumentError>([&] { ModelShape::from_config(broken.json); }, {word});
+    }
+  }
+}
+
+TEST(Config, MalformedJsonIsAnErrorWithItsPosition) {
+  expect_throw<ArgumentError>([] { ModelShape::from_config("{\n\"num_experts\": 8,,}"); },
+                              {"line 2", "column 18"});
+  expect_throw<ArgumentError>([] { ModelShape::from_config(""); }, {"line 1"});
+}
+
+class ConfigFile : public testing::Test {
+ protected:
+  ~ConfigFile() override { std::filesystem::remove(path_); }
+  void write(std::string_view text) { std::ofstream(path_, std::ios::binary) << text; }
+
+  const std::filesystem::path path_ =
+      std::filesystem::path(testing::TempDir()) / ("config." + std::to_string(getpid()) + ".json");
+};
+
+TEST_F(ConfigFile, IsReadWhole) {
+  const std::string blanks(10'000, ' ');  // longer than any chunk it is read in
+  write(blanks + R"({"num_hidden_layers": 2, "num_experts": 8, "moe_top_k": 2})" + blanks);
+  EXPECT_EQ(ModelShape::from_config_file(path_), ModelShape::uniform(2, 2, 8));
+}
+
+TEST_F(ConfigFile, ErrorNamesTheFile) {
+  write("{}");
+  expect_throw<ArgumentError>([&] { ModelShape::from_config_file(path_); },
+                              {path_.string(), "dense"});
+}
+
+TEST_F(ConfigFile, ThatCannotBeReadIsASystemError) {
+  expect_throw<SystemError>([&] { ModelShape::from_config_file(path_); },
+                            {path_.string(), "No such file"});
+  expect_throw<SystemError>([&] { ModelShape::from_config_file(path_.parent_path()); },
+                            {"Is a directory"});
+}
+
+}  // namespace
+}  // namespace moetap

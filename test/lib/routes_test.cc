@@ -1,0 +1,121 @@
+#include <moetap/error.h>
+#include <moetap/routes.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "sample_routes.h"
+#include "throws.h"
+
+namespace moetap {
+namespace {
+
+using test::expect_throw;
+using test::sample_id;
+using test::sample_routes;
+
+const ModelShape kNarrow({1, 4}, 3, 256);
+const ModelShape kWide({1, 4}, 3, 512);
+
+TEST(Routes, StartMissingInEveryByte) {
+  const Routes routes(kWide, {5, 8});
+  EXPECT_EQ(routes.bytes().size(), 3 * kWide.row_bytes());
+  EXPECT_TRUE(std::all_of(routes.bytes().begin(), routes.bytes().end(),
+                          [](std::byte byte) { return byte == std::byte{0xFF}; }));
+  EXPECT_EQ(routes.count(RowState::missing), 3u);
+  EXPECT_FALSE(routes.all_present());
+}
+
+TEST(Routes, RefuseARangeThatIsNone) {
+  expect_throw<ArgumentError>([] { Routes(kNarrow, {-1, 3}); }, {"[-1, 3)"});
+  expect_throw<ArgumentError>([] { Routes(kNarrow, {4, 3}); }, {"[4, 3)"});
+}
+
+TEST(Routes, AreReadByPosition) {
+  for (const ModelShape& shape : {kNarrow, kWide}) {
+    const Routes routes = sample_routes(shape, {5, 9});
+    for (std::int64_t position = 5; position < 9; ++position) {
+      EXPECT_EQ(routes.row(position).size(), shape.row_bytes());
+      EXPECT_EQ(routes.row(position).data() - routes.bytes().data(),
+                (position - 5) * static_cast<std::int64_t>(shape.row_bytes()));
+      for (int layer = 0; layer < 2; ++layer) {
+        for (int k = 0; k < 3; ++k) {
+          EXPECT_EQ(routes.id(position, layer, k), sample_id(shape, position, layer, k));
+        }
+      }
+    }
+  }
+}
+
+TEST(Routes, OutsideTheRangeIsAnError) {
+  const Routes routes = sample_routes(kNarrow, {5, 9});
+  expect_throw<RangeError>([&] { routes.row(4); }, {"4", "[5, 9)"});
+  expect_throw<RangeError>([&] { routes.state(9); }, {"9", "[5, 9)"});
+  expect_throw<RangeError>([&] { routes.id(5, 2, 0); }, {"layer index 2", "2 layers"});
+  expect_throw<RangeError>([&] { routes.id(5, 0, 3); }, {"k 3", "top-3"});
+  expect_throw<RangeError>([&] { routes.id(5, -1, 0); }, {"-1"});
+}
+
+TEST(Routes, RequirePresentNamesStatesAndFirstPositions) {
+  Routes routes = sample_routes(kNarrow, {10, 30});
+  EXPECT_EQ(&routes.require_present(), &routes);
+  routes.states()[0] = RowState::stale;
+  routes.states()[3] = RowState::clobbered;
+  for (std::size_t i = 5; i < 15; ++i) routes.states()[i] = RowState::missing;
+  routes.states()[19] = RowState::unverified;
+  expect_throw<RowsNotPresent>(
+      [&] { routes.require_present(); },
+      {"[10, 30)", "10 missing (positions 15, 16, 17, 18, 19, 20, 21, 22, ...)",
+       "1 stale (positions 10)", "1 clobbered (positions 13)", "1 unverified (positions 29)"});
+}
+
+TEST(Routes, SplitKeepsEveryRowWithItsPosition) {
+  Routes routes = sample_routes(kWide, {5, 9});
+  routes.states()[1] = RowState::stale;
+  for (std::int64_t at = 5; at <= 9; ++at) {
+    const auto [prompt, output] = routes.split(at);
+    EXPECT_EQ(prompt.range(), (TokenRange{5, at}));
+    EXPECT_EQ(output.range(), (TokenRange{at, 9}));
+    for (std::int64_t position = 5; position < 9; ++position) {
+      const Routes& part = position < at ? prompt : output;
+      EXPECT_EQ(part.state(position), routes.state(position));
+      EXPECT_TRUE(std::ranges::equal(part.row(position), routes.row(position)));
+    }
+  }
+  expect_throw<RangeError>([&] { routes.split(4); }, {"4", "[5, 9)"});
+  expect_throw<RangeError>([&] { routes.split(10); }, {"10", "[5, 9)"});
+}
+
+TEST(Routes, AppendJoinsPartsThatMeet) {  // H28
+  const Routes whole = sample_routes(kNarrow, {0, 9});
+  auto [joined, rest] = whole.split(4);
+  joined.append(rest);
+  EXPECT_EQ(joined.range(), whole.range());
+  EXPECT_TRUE(std::ranges::equal(joined.bytes(), whole.bytes()));
+  EXPECT_TRUE(joined.all_present());
+}
+
+TEST(Routes, AppendRefusesGapsOverlapsAndOtherShapes) {  // H18, H28
+  Routes routes = sample_routes(kNarrow, {0, 4});
+  expect_throw<ArgumentError>(
+      [&] {
+        routes.append(Routes(kNarrow, {5, 6}));
+      },
+      {"[5, 6)", "[0, 4)", "gap"});
+  expect_throw<ArgumentError>(
+      [&] {
+        routes.append(Routes(kNarrow, {3, 6}));
+      },
+      {"[3, 6)", "[0, 4)", "overlap"});
+  expect_throw<ArgumentError>(
+      [&] {
+        routes.append(Routes(kWide, {4, 6}));
+      },
+      {"512 experts", "256 experts"});
+  EXPECT_EQ(routes.range(), (TokenRange{0, 4}));
+  EXPECT_TRUE(routes.all_present());
+}
+
+}  // namespace
+}  // namespace moetap
