@@ -6,9 +6,10 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <cassert>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <new>
 
 #include "names.h"
@@ -84,7 +85,11 @@ std::span<std::byte> ChannelProducer::acquire() {
 void ChannelProducer::commit(const Descriptor& descriptor) noexcept {
   State& s = *state_;
   const std::uint64_t number = s.committed.load(std::memory_order_relaxed);
-  assert(number < s.acquired.load(std::memory_order_relaxed) && "commit() without acquire()");
+  if (number >= s.acquired.load(std::memory_order_relaxed)) {
+    // It would hand over, or overwrite, a record that the scheduler may be reading.
+    std::fputs("moetap: ChannelProducer::commit() without acquire()\n", stderr);
+    std::abort();
+  }
   s.ring.descriptor(number) = descriptor;
   s.committed.store(number + 1, std::memory_order_release);
   s.ring.control().committed.store(number + 1, std::memory_order_release);

@@ -18,10 +18,11 @@ void RecordStream::throw_unexpected(const Item& item, const char* remedy) const 
 
 void RecordStream::throw_timeout(const std::string& what, Milliseconds limit) const {
   if (!channel_.producer_alive()) {
-    throw TimeoutError(fmt::format(
-        "the worker of {} died before {} came; the last step that came is {}: start the worker and "
-        "a new reader",
-        name_, what, outcomes_.last()));
+    throw TimeoutError(
+        fmt::format("the worker of {} died or ended before {} came; the last step that came is {}: "
+                    "start the worker and "
+                    "a new reader",
+                    name_, what, outcomes_.last()));
   }
   throw TimeoutError(fmt::format(
       "waited {} ms for {} from {}; the last step that came is {}, and the worker lives: is it "

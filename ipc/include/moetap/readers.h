@@ -16,10 +16,18 @@ namespace moetap {
 // the model is a RangeError; wait_for is a StateError, since that layout has no step numbers.
 std::unique_ptr<SlotReadTransport> make_shm_reader(const Endpoint& endpoint);
 
-// Drains the worker's ring into a slot buffer of its own; reads take no lock.
+// Drains the worker's ring into a slot buffer of its own; reads take no lock. One a worker: a
+// second is an OwnedError. wait_for() takes in steps up to the one it waits for, last_step() all
+// that have come, read() none: rows change in those two calls only, and the worker has to wait once
+// the ring is full. A record is checked again here, and one that is bad is a failed step.
+// wait_for() of a failed step throws as long as it is among the latest 64 that failed. One that
+// takes over from a reader that is gone has none of the rows that came before: they are missing.
+// MismatchError from any of the calls if the shared memory was overwritten.
 std::unique_ptr<SlotReadTransport> make_device_reader(const Endpoint& endpoint);
 
-// For HostCache::per_request.
+// For HostCache::per_request; as above for steps. Keeps each finished request until it is taken, so
+// take every one (an empty range throws its rows away). Request ids are not used again: of the
+// latest 4096 that were taken, taking one again is a StateError, of older ones a TimeoutError.
 std::unique_ptr<RequestReadTransport> make_request_reader(const Endpoint& endpoint);
 
 }  // namespace moetap

@@ -1,0 +1,120 @@
+#include <moetap/channel.h>
+#include <moetap/error.h>
+#include <moetap/segment.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "message_of.h"
+#include "names.h"
+#include "patterned_records.h"
+#include "ring.h"
+#include "test_endpoint.h"
+
+namespace moetap {
+namespace {
+
+using test::contains;
+using test::descriptor_of;
+using test::expect_next;
+using test::message_of;
+using test::send;
+
+// What a mad process may write into the ring.
+class ScribbledRing : public test::EndpointTest {
+ protected:
+  ChannelProducer producer{endpoint};
+  Segment segment = Segment::open(ring_name(endpoint));
+  Ring ring{segment.bytes(), endpoint};
+};
+
+TEST_F(ScribbledRing, OfAnotherKindOrVersionIsRefused) {
+  ring.control().head.version += 1;
+  EXPECT_TRUE(contains(message_of<MismatchError>([&] { ChannelConsumer consumer(endpoint); }),
+                       "version 2"));
+  ring.control().head.version -= 1;
+  ring.control().head.magic = 42;
+  EXPECT_TRUE(
+      contains(message_of<MismatchError>([&] { ChannelConsumer consumer(endpoint); }), "magic"));
+  ring.control().head.magic = kRingMagic;
+  ChannelConsumer consumer(endpoint);
+}
+
+TEST_F(ScribbledRing, OfTooFewBytesIsRefused) {
+  Endpoint other = test::test_endpoint();
+  Segment small = Segment::create(ring_name(other), Ring::bytes(other) - 1);
+  auto* control = new (small.bytes().data()) RingControl;
+  control->head.publish(other, kRingMagic, kRingVersion);
+  const std::string text = message_of<MismatchError>([&] { ChannelConsumer consumer(other); });
+  EXPECT_TRUE(contains(text, std::to_string(Ring::bytes(other)))) << text;
+}
+
+TEST_F(ScribbledRing, EveryBadDescriptorIsAMismatch) {
+  using Kind = Descriptor::Kind;
+  ChannelConsumer consumer(endpoint);
+  send(producer, 1);
+  Descriptor& shared = ring.descriptor(0);
+  const Descriptor good = shared;
+  const auto expect_refused = [&](auto scribble, const std::string& named) {
+    shared = good;
+    scribble(shared);
+    const std::string text = message_of<MismatchError>([&] { consumer.peek(); });
+    EXPECT_TRUE(contains(text, named)) << text;
+  };
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  expect_refused([](Descriptor& d) { d.kind = static_cast<Kind>(5); }, "kind is 5");
+  expect_refused([](Descriptor& d) { d.step = 0; }, "step is 0");
+  expect_refused([](Descriptor& d) { d.num_tokens = -1; }, "num_tokens is -1");
+  expect_refused([](Descriptor& d) { d.num_tokens = 9; }, "num_tokens is 9");
+  expect_refused([](Descriptor& d) { d.num_tokens = kMost; }, "num_tokens");
+  expect_refused([](Descriptor& d) { d.position = -1; }, "position is -1");
+  expect_refused([](Descriptor& d) { d.position = kMost; }, "position");
+  expect_refused([](Descriptor& d) { std::ranges::fill(d.text, 'x'); }, "text");
+  expect_refused(
+      [](Descriptor& d) {
+        d.kind = Kind::request;
+        d.num_tokens = 9;
+      },
+      "num_tokens is 9");
+  expect_refused(
+      [](Descriptor& d) {
+        d.kind = Kind::request_end;
+        d.num_tokens = -1;
+      },
+      "num_tokens is -1");
+  shared = good;
+  expect_next(consumer, 1);  // what was refused is still there
+}
+
+TEST_F(ScribbledRing, ACheckedDescriptorDoesNotChangeUnderItsReader) {
+  ChannelConsumer consumer(endpoint);
+  send(producer, 1);
+  const ChannelConsumer::Item* item = consumer.peek();
+  ring.descriptor(0).num_tokens = 1'000'000;
+  EXPECT_EQ(item->descriptor.num_tokens, descriptor_of(1).num_tokens);
+}
+
+TEST_F(ScribbledRing, MoreRecordsThanFitAreAMismatch) {
+  ChannelConsumer consumer(endpoint);
+  send(producer, 1);
+  ring.control().committed = 5;
+  EXPECT_THROW(consumer.peek(), MismatchError);
+}
+
+// H14: the consumer's counter may not talk the worker into overwriting a record.
+TEST_F(ScribbledRing, AConsumerThatReleasesWhatItNeverGotIsAMismatch) {
+  send(producer, 1);
+  ring.control().released = 2;
+  EXPECT_THROW(producer.acquire(), MismatchError);
+  ring.control().released = std::numeric_limits<std::uint64_t>::max() - 1;
+  EXPECT_THROW(producer.acquire(), MismatchError);
+  ring.control().released = 0;
+  producer.acquire();
+}
+
+}  // namespace
+}  // namespace moetap
