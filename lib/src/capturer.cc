@@ -240,10 +240,16 @@ void Capturer::capture(int model_layer, const TopkIds& topk_ids, Stream& stream)
   }
   check_topk_ids(model_layer, topk_ids);
 
+  TopkIds ids = topk_ids;
   std::int64_t first_row = 0;
-  if (options_.layout == RankLayout::padded) first_row = options_.dp_rank * padded_tokens_;
+  if (options_.layout == RankLayout::padded) {
+    first_row = options_.dp_rank * padded_tokens_;
+    // A graph that is replayed for more tokens than it was recorded for must not find the next
+    // rank's rows behind this one's.
+    ids.rows = first_row + padded_tokens_;
+  }
   if (options_.layout == RankLayout::concatenated) first_row = CaptureTransport::kRowFromStep;
-  transport_->capture(layer, topk_ids, first_row, stream);
+  transport_->capture(layer, ids, first_row, stream);
 }
 
 void Capturer::publish(const Slot* slot_mapping, Stream& stream) {
@@ -253,8 +259,13 @@ void Capturer::publish(const Slot* slot_mapping, Stream& stream) {
         "slot_mapping is null, but step {} has {} tokens; publish it with the anchor group's slots",
         last_step_, num_tokens_));
   }
+  try {
+    transport_->publish(slot_mapping, stream);
+  } catch (const StepFailed& failed) {
+    if (failed.step() == last_step_) phase_ = Phase::idle;
+    throw;
+  }
   phase_ = Phase::idle;
-  transport_->publish(slot_mapping, stream);
 }
 
 }  // namespace moetap

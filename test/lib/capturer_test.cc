@@ -38,13 +38,16 @@ class FakeTransport final : public CaptureTransport {
     captures.push_back({layer, ids.rows, first_row});
   }
   void publish(const Slot*, Stream&) override {
-    if (fail) throw StepFailed(steps.back(), "this one");
+    if (busy) throw TimeoutError("the ring is full");
+    if (fail) throw StepFailed(steps.back() - (earlier ? 1 : 0), "of a fake");
     ++published;
   }
   void finalize(Step step, Milliseconds) override { finalized = step; }
   void end_request(std::uint64_t request, RequestEnd) override { ended = request; }
 
   bool fail = false;
+  bool earlier = false;
+  bool busy = false;
   std::vector<Step> steps;
   std::int64_t dp_row = -1;
   std::vector<Capture> captures;
@@ -72,14 +75,15 @@ class CapturerTest : public testing::Test {
     return {memory.data(), IdType::int32, rows, columns, columns};
   }
 
-  void expect_rows(std::int64_t rows, bool allowed, std::initializer_list<std::string_view> words) {
+  void expect_rows(std::int64_t rows, bool allowed, std::initializer_list<std::string_view> words,
+                   std::int64_t passed_on = 0) {
     SCOPED_TRACE(rows);
     const std::size_t before = transport->captures.size();
     if (allowed) {
       EXPECT_NO_THROW(capturer->capture(5, ids(rows), stream));
       ASSERT_EQ(transport->captures.size(), before + 1);
       EXPECT_EQ(transport->captures.back().layer, 1);
-      EXPECT_EQ(transport->captures.back().rows, rows);
+      EXPECT_EQ(transport->captures.back().rows, passed_on == 0 ? rows : passed_on);
       return;
     }
     expect_throw<ArgumentError>([&] { capturer->capture(5, ids(rows), stream); },
@@ -178,7 +182,7 @@ TEST_F(CapturerTest, PaddedLayoutTakesAllRanksPaddedTokens) {  // H5
   for (const std::int64_t rows : {4, 8, 12, 23, 25}) {
     expect_rows(rows, false, {"24 (3 ranks of 8 padded tokens)"});
   }
-  expect_rows(24, true, {});
+  expect_rows(24, true, {}, 16);  // what is behind this rank's rows is out of reach
   EXPECT_EQ(transport->captures.back().first_row, 8);
 }
 
@@ -194,7 +198,7 @@ TEST_F(CapturerTest, GraphOfALocalLayoutTakesPaddedRows) {  // H5, H13
 TEST_F(CapturerTest, GraphOfAPaddedLayoutHasAFixedFirstRow) {  // H5, H13
   make(RankLayout::padded).begin_graph(8);
   for (const std::int64_t rows : {8, 23}) expect_rows(rows, false, {"24 (3 ranks of 8"});
-  expect_rows(24, true, {});
+  expect_rows(24, true, {}, 16);  // what is behind this rank's rows is out of reach
   EXPECT_EQ(transport->captures.back().first_row, 8);
 }
 
@@ -317,13 +321,30 @@ TEST_F(CapturerTest, NothingIsOpenAfterBeginStepThrew) {
   EXPECT_NO_THROW(capturer->begin_step(step, stream));
 }
 
-TEST_F(CapturerTest, StepIsOverAfterPublishThrew) {
+TEST_F(CapturerTest, StepIsOverWhenItFailed) {
   make(RankLayout::local).begin_step({.step = 2, .num_tokens = 4}, stream);
   transport->fail = true;
   expect_throw<StepFailed>([&] { capturer->publish(slots.data(), stream); }, {"step 2"});
   transport->fail = false;
   expect_throw<StateError>([&] { capturer->publish(slots.data(), stream); }, {"begin_step()"});
   EXPECT_NO_THROW(capturer->begin_step({.step = 3, .num_tokens = 4}, stream));
+}
+
+TEST_F(CapturerTest, StepStaysOpenWhenAnEarlierOneFailedOrTimeRanOut) {  // H14
+  make(RankLayout::local).begin_step({.step = 2, .num_tokens = 4}, stream);
+  const auto publish = [&] { capturer->publish(slots.data(), stream); };
+  const auto begin_next = [&] { capturer->begin_step({.step = 3, .num_tokens = 4}, stream); };
+  transport->fail = transport->earlier = true;
+  expect_throw<StepFailed>(publish, {"step 1"});
+  expect_throw<StateError>(begin_next, {"publish()"});
+  transport->fail = false;
+  transport->busy = true;
+  expect_throw<TimeoutError>(publish, {});
+  expect_throw<StateError>(begin_next, {"publish()"});
+  transport->busy = false;
+  EXPECT_NO_THROW(publish());
+  EXPECT_EQ(transport->published, 1);
+  EXPECT_NO_THROW(begin_next());
 }
 
 TEST_F(CapturerTest, PublishWithoutSlotsLeavesTheStepOpen) {

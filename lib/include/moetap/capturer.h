@@ -67,8 +67,9 @@ class Capturer {
   // replay of a graph shows too: a missing or repeated one fails the step.
   void capture(int model_layer, const TopkIds& topk_ids, Stream& stream);
 
-  // Closes the step; see CaptureTransport::publish. The step is over also when that throws. Only a
-  // null slot_mapping (ArgumentError) leaves it open, since its rows would stay unaccounted for.
+  // Closes the step; see CaptureTransport::publish. StepFailed of this very step closes it too. Any
+  // other exception (an earlier step's failure, a time limit) leaves it open, since its rows would
+  // stay unaccounted for: publish it again.
   void publish(const Slot* slot_mapping, Stream& stream);
 
   void finalize(Step step, Milliseconds limit) { transport_->finalize(step, limit); }

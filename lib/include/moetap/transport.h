@@ -38,7 +38,9 @@ class CaptureTransport {
   // Ends the step: its rows go to the slots in `slot_mapping` (device memory, num_tokens long; may
   // be overwritten by work queued on `stream` after this call). StepFailed if a layer was not
   // captured or an id or slot is out of range: at once where the transport blocks, else from the
-  // next call. The rows of a failed step are missing.
+  // next begin_step, publish or finalize, once. The rows of a failed step are missing. A StepFailed
+  // of an earlier step and a TimeoutError (the scheduler does not keep up) change nothing: the call
+  // may be repeated.
   virtual void publish(const Slot* slot_mapping, Stream& stream) = 0;
 
   // Returns when every published step up to `step` is visible to the reader. TimeoutError.
