@@ -42,7 +42,7 @@ struct Layer {
   T& id(std::int64_t row, int k) { return ids[row * kernel.row_stride + k]; }
 
   void run(int lanes = 1) {
-    testing::run_kernel(kernel, kernel.rows / CaptureKernel<T>::kTokens + 1, lanes);
+    test::run_kernel(kernel, kernel.rows / CaptureKernel<T>::kTokens + 1, lanes);
   }
 
   // Rows [0, count) of the cache are rows [first, first + count) of topk_ids, the others untouched.
@@ -84,7 +84,7 @@ using SignedTypes = ::testing::Types<std::int16_t, std::int32_t, std::int64_t>;
 TYPED_TEST_SUITE(CaptureKernelOfSigned, SignedTypes);
 
 TYPED_TEST(CaptureKernelOf, TakesTheFirstTopKColumnsOfRowsOfAnyStride) {  // H27
-  for (const int lanes : testing::kLaneCounts) {
+  for (const int lanes : test::kLaneCounts) {
     for (const int top_k : {1, 2, 6, 8, 22}) {
       for (const int more : {0, 1, 5}) {
         SCOPED_TRACE(::testing::Message() << lanes << " lanes, top " << top_k << " + " << more);
@@ -99,7 +99,7 @@ TYPED_TEST(CaptureKernelOf, TakesTheFirstTopKColumnsOfRowsOfAnyStride) {  // H27
 }
 
 TYPED_TEST(CaptureKernelOf, NeitherReadsNorWritesRowsPastTheStepsTokens) {  // H2, H13
-  for (const int lanes : testing::kLaneCounts) {
+  for (const int lanes : test::kLaneCounts) {
     Layer<TypeParam> layer(150, 8, 8, 100);
     layer.step.num_tokens = 70;
     for (std::int64_t row = 70; row < 150; ++row) layer.id(row, 0) = 101;  // would be a fault
@@ -121,7 +121,7 @@ TYPED_TEST(CaptureKernelOf, TakesTheRowsOfThisRank) {  // H5
 }
 
 TYPED_TEST(CaptureKernelOf, FindsTooFewRowsOnTheDevice) {  // H5, H13
-  for (const int lanes : testing::kLaneCounts) {
+  for (const int lanes : test::kLaneCounts) {
     Layer<TypeParam> layer(150, 8, 8, 100);
     layer.step.num_tokens = 65;
     layer.step.dp_row = 86;
@@ -133,7 +133,7 @@ TYPED_TEST(CaptureKernelOf, FindsTooFewRowsOnTheDevice) {  // H5, H13
 }
 
 TYPED_TEST(CaptureKernelOf, ReportsAnIdOfNoExpertWithLayerTokenAndValue) {  // H20
-  for (const int lanes : testing::kLaneCounts) {
+  for (const int lanes : test::kLaneCounts) {
     for (const int more : {0, 2}) {
       Layer<TypeParam> layer(150, 8, 8 + more, 100);
       layer.id(131, 7) = 100;
@@ -179,7 +179,7 @@ TYPED_TEST(CaptureKernelOf, StampsALayerThatHasNoTokens) {
 }
 
 TYPED_TEST(CaptureKernelOfSigned, RemembersAMissingRouteBesideTheRow) {  // H2, H21
-  for (const int lanes : testing::kLaneCounts) {
+  for (const int lanes : test::kLaneCounts) {
     Layer<TypeParam> layer(150, 8, 8, 100);
     layer.id(5, 0) = static_cast<TypeParam>(-1);
     layer.id(149, 7) = static_cast<TypeParam>(-1);

@@ -19,7 +19,7 @@ constexpr std::int64_t kSlots = 1000;
 
 // A model, its cache and a record, on one stream.
 struct Worker {
-  Worker(const testing::DeviceMaker& maker, const ModelShape& shape, IdType type = IdType::int32)
+  Worker(const test::DeviceMaker& maker, const ModelShape& shape, IdType type = IdType::int32)
       : device(maker()),
         stream(device->make_stream()),
         router{shape},
@@ -28,7 +28,7 @@ struct Worker {
         record(device->allocate(StepRecordLayout(shape, kMaxTokens).bytes)) {
     std::vector<Slot> slots(kMaxTokens);
     std::iota(slots.begin(), slots.end(), 500);
-    slot_mapping = testing::upload(*device, *stream, slots);
+    slot_mapping = test::upload(*device, *stream, slots);
   }
 
   void capture(std::int64_t rows, Stream& on) {
@@ -39,8 +39,8 @@ struct Worker {
 
   void snapshot(std::int64_t num_tokens) {
     cache.snapshot(slot_mapping.as<const Slot>(), num_tokens, kSlots, record.data(), *stream);
-    bytes = testing::download(*device, *stream, record.data(),
-                              StepRecordLayout(router.shape, num_tokens).bytes);
+    bytes = test::download(*device, *stream, record.data(),
+                           StepRecordLayout(router.shape, num_tokens).bytes);
     view.emplace(router.shape, num_tokens, std::span(bytes));
   }
 
@@ -60,8 +60,8 @@ struct Worker {
 
   std::unique_ptr<Device> device;
   std::unique_ptr<Stream> stream;
-  testing::Router router;
-  testing::Model model;
+  test::Router router;
+  test::Model model;
   DeviceCache cache;
   Buffer record;
   Buffer slot_mapping;
@@ -69,9 +69,9 @@ struct Worker {
   std::optional<StepRecordView> view;
 };
 
-class DeviceCacheOn : public ::testing::TestWithParam<testing::DeviceMaker> {};
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceCacheOn, ::testing::ValuesIn(testing::every_device()),
-                         testing::device_name);
+class DeviceCacheOn : public ::testing::TestWithParam<test::DeviceMaker> {};
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceCacheOn, ::testing::ValuesIn(test::every_device()),
+                         test::device_name);
 
 TEST_P(DeviceCacheOn, TurnsTheCapturedLayersIntoARecord) {
   const ModelShape shapes[] = {ModelShape::uniform(7, 8, 128), ModelShape::uniform(3, 22, 512),

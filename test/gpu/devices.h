@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace moetap::testing {
+namespace moetap::test {
 
 // Made in the test and not before it: a test that forks must do so before a device has threads.
 struct DeviceMaker {
@@ -67,4 +67,4 @@ std::vector<T> download(Device& device, Stream& stream, const void* from, std::s
   return values;
 }
 
-}  // namespace moetap::testing
+}  // namespace moetap::test

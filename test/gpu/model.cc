@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-namespace moetap::testing {
+namespace moetap::test {
 namespace {
 
 // splitmix64: https://prng.di.unimi.it/splitmix64.c
@@ -60,23 +60,26 @@ void Model::write(std::byte* to, std::int64_t index, std::int64_t id) const {
   std::memcpy(to + static_cast<std::size_t>(index) * id_bytes(type_), &id, id_bytes(type_));
 }
 
-void Model::route(Step step, std::int64_t rows, Stream& stream) {
+void Model::route(Step step, std::span<const TokenRange> rows, Stream& stream) {
   Buffer& upload = uploads_.emplace_back(device_.allocate_pinned(ids_.size()));
   // As an id it is a fault, if the type has a number that is no expert's.
   std::memset(upload.data(), 0x7F, upload.size());
-  for (int layer = 0; layer < router_.shape.num_layers(); ++layer) {
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const std::int64_t at = layer * layer_ids() + row * stride_;
-      for (int k = 0; k < router_.shape.top_k(); ++k) {
-        write(upload.data(), at + k, router_.pick(step, row, layer, k));
-      }
-    }
+  for (const TokenRange range : rows) {
+    for (std::int64_t row = range.start; row < range.end; ++row) write_row(upload, step, row);
   }
   for (const Spoiled& s : spoiled_) {
     write(upload.data(), s.layer * layer_ids() + s.row * stride_ + s.k, s.value);
   }
   spoiled_.clear();
   stream.copy(ids_.data(), upload.data(), upload.size());
+}
+
+void Model::write_row(const Buffer& to, Step step, std::int64_t row) const {
+  for (int layer = 0; layer < router_.shape.num_layers(); ++layer) {
+    for (int k = 0; k < router_.shape.top_k(); ++k) {
+      write(to.data(), layer * layer_ids() + row * stride_ + k, router_.pick(step, row, layer, k));
+    }
+  }
 }
 
 void Model::spoil(int layer, std::int64_t row, int k, std::int64_t value) {
@@ -91,4 +94,4 @@ TopkIds Model::topk_ids(int layer, std::int64_t rows) const {
           .row_stride = stride_};
 }
 
-}  // namespace moetap::testing
+}  // namespace moetap::test

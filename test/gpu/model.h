@@ -8,9 +8,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <vector>
 
-namespace moetap::testing {
+namespace moetap::test {
 
 // Any id of the model, or with `missing_routes` in about every tenth row one that is missing (-1).
 struct Router {
@@ -30,9 +31,13 @@ class Model {
   Model(Device& device, Router router, std::int64_t max_rows, IdType type = IdType::int32,
         int shared = 0, int stride_padding = 0);
 
-  // Queues the picks of rows [0, rows) for a step; whatever follows up to max_rows becomes an id
-  // that is no expert's.
-  void route(Step step, std::int64_t rows, Stream& stream);
+  // Queues the router's picks of these rows for a step; every other row becomes ids that are no
+  // expert's.
+  void route(Step step, std::span<const TokenRange> rows, Stream& stream);
+  void route(Step step, std::int64_t rows, Stream& stream) {
+    const TokenRange all{0, rows};
+    route(step, {&all, 1}, stream);
+  }
   // The next route() puts this value there instead of the router's.
   void spoil(int layer, std::int64_t row, int k, std::int64_t value);
 
@@ -48,6 +53,7 @@ class Model {
   };
 
   std::int64_t layer_ids() const { return max_rows_ * stride_; }
+  void write_row(const Buffer& to, Step step, std::int64_t row) const;
   void write(std::byte* to, std::int64_t index, std::int64_t id) const;
 
   Device& device_;
@@ -61,4 +67,4 @@ class Model {
   std::vector<Spoiled> spoiled_;
 };
 
-}  // namespace moetap::testing
+}  // namespace moetap::test

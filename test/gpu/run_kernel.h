@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace moetap::testing {
+namespace moetap::test {
 
 inline constexpr int kLaneCounts[] = {1, 3, 32, 128};
 
@@ -18,4 +18,4 @@ void run_kernel(const Kernel& kernel, std::int64_t blocks, int lanes) {
   }
 }
 
-}  // namespace moetap::testing
+}  // namespace moetap::test

@@ -41,7 +41,7 @@ struct Cache {
   }
 
   void run(int lanes = 1) {
-    testing::run_kernel(kernel, (kernel.num_tokens + kernel.kTokens - 1) / kernel.kTokens, lanes);
+    test::run_kernel(kernel, (kernel.num_tokens + kernel.kTokens - 1) / kernel.kTokens, lanes);
   }
 
   static constexpr Id kUntouched = 0xEE;
@@ -60,7 +60,7 @@ using Types = ::testing::Types<std::uint8_t, std::uint16_t>;
 TYPED_TEST_SUITE(SnapshotKernelOf, Types);
 
 TYPED_TEST(SnapshotKernelOf, TransposesToRowsByToken) {
-  for (const int lanes : testing::kLaneCounts) {
+  for (const int lanes : test::kLaneCounts) {
     for (const int top_k : {1, 4, 8, 10, 16, 22}) {
       for (const std::int64_t n : {1, 15, 16, 17, 64, 99}) {
         SCOPED_TRACE(::testing::Message() << lanes << " lanes, top " << top_k << ", " << n);
@@ -83,7 +83,7 @@ TYPED_TEST(SnapshotKernelOf, TransposesToRowsByToken) {
 }
 
 TYPED_TEST(SnapshotKernelOf, ClonesTheSlotMapping) {
-  for (const int lanes : testing::kLaneCounts) {
+  for (const int lanes : test::kLaneCounts) {
     Cache<TypeParam> cache(2, 8, 50, 100);
     cache.run(lanes);
     for (std::int64_t token = 0; token < 100; ++token) {
@@ -123,7 +123,7 @@ TYPED_TEST(SnapshotKernelOf, ReportsASlotOutsideTheBuffer) {
 }
 
 TEST(ReportKernel, CopiesWhatTheStepFound) {
-  for (const int lanes : testing::kLaneCounts) {
+  for (const int lanes : test::kLaneCounts) {
     const DeviceStep step{.step = kStep,
                           .num_tokens = 12,
                           .dp_row = 5,
@@ -134,12 +134,12 @@ TEST(ReportKernel, CopiesWhatTheStepFound) {
     const std::vector<std::uint64_t> captured = {7, 6, 7, 0, 7};
     StepReport report{};
     std::vector<std::uint64_t> copy(captured.size());
-    testing::run_kernel(ReportKernel{.step = &step,
-                                     .captured = captured.data(),
-                                     .report = &report,
-                                     .record_captured = copy.data(),
-                                     .num_layers = 5},
-                        1, lanes);
+    test::run_kernel(ReportKernel{.step = &step,
+                                  .captured = captured.data(),
+                                  .report = &report,
+                                  .record_captured = copy.data(),
+                                  .num_layers = 5},
+                     1, lanes);
     EXPECT_EQ(copy, captured);
     EXPECT_EQ(report.step, kStep);
     EXPECT_EQ(report.num_tokens, 12);
@@ -158,7 +158,7 @@ TEST(BeginStepKernel, ReplacesTheStepAndItsFault) {
                   .fault_layer = 2,
                   .fault_token = 3,
                   .fault_value = 4};
-  testing::run_kernel(
+  test::run_kernel(
       BeginStepKernel{.step = &step, .value = {.step = kStep, .num_tokens = 9, .dp_row = 1}}, 1,
       32);
   EXPECT_EQ(step.step, kStep);

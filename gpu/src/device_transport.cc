@@ -1,0 +1,93 @@
+// The `device` transport's worker end where the scheduler keeps the rows: copies go straight into
+// the ring that the scheduler drains.
+#include <moetap/channel.h>
+#include <moetap/error.h>
+#include <moetap/transports.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "request_transport.h"
+#include "step_descriptor.h"
+#include "step_pipeline.h"
+
+namespace moetap {
+namespace {
+
+class DeviceTransport final : public CaptureTransport {
+ public:
+  DeviceTransport(Device& device, const Endpoint& endpoint, int staging_depth)
+      : limit_(endpoint.limit),
+        depth_(static_cast<std::uint64_t>(endpoint.ring_depth)),
+        ring_(endpoint),
+        pinned_(device.pin(ring_.memory())),
+        pipeline_(device, endpoint, staging_depth, endpoint.ring_depth,
+                  [this](const StepPipeline::Arrival& arrival) { hand_over(arrival); }) {}
+
+  const ModelShape& shape() const override { return pipeline_.shape(); }
+  std::int64_t max_tokens() const override { return pipeline_.max_tokens(); }
+
+  void begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream) override {
+    pipeline_.throw_failure();
+    pipeline_.begin_step(step, dp_row, stream);
+  }
+
+  void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
+               Stream& stream) override {
+    pipeline_.capture(layer, topk_ids, first_row, stream);
+  }
+
+  void publish(const Slot* slot_mapping, Stream& stream) override {
+    pipeline_.throw_failure();
+    // So that acquire() waits for the scheduler only: its error would blame it for a device that is
+    // behind, and a device that runs its work inside calls would never get on.
+    const auto room = [this] { return pipeline_.in_flight() < depth_; };
+    if (!pipeline_.wait_until(room, limit_)) throw_behind(limit_);
+    pipeline_.publish(slot_mapping, ring_.acquire().data(), stream);
+  }
+
+  void finalize(Step step, Milliseconds limit) override {
+    pipeline_.throw_failure();
+    const Step last = std::min(step, pipeline_.published());
+    const auto arrived = [&] { return pipeline_.arrived() >= last; };
+    if (!pipeline_.wait_until(arrived, limit)) throw_behind(limit);
+    pipeline_.throw_failure();
+  }
+
+  void end_request(std::uint64_t, RequestEnd) override {}
+
+ private:
+  void hand_over(const StepPipeline::Arrival& arrival) {
+    ring_.commit(
+        step_descriptor(Descriptor::Kind::step, arrival.step, arrival.num_tokens, arrival.fault));
+  }
+
+  [[noreturn]] void throw_behind(Milliseconds limit) const {
+    throw TimeoutError(fmt::format(
+        "waited {} ms for the device: of the published steps {} have not left it (the last that "
+        "has "
+        "is {}, the last published is {}); is the stream that they were published on waiting for "
+        "something?",
+        limit.count(), pipeline_.in_flight(), pipeline_.arrived(), pipeline_.published()));
+  }
+
+  Milliseconds limit_;
+  std::uint64_t depth_;
+  ChannelProducer ring_;
+  Buffer pinned_;          // the ring's memory
+  StepPipeline pipeline_;  // goes first: its copies into the ring must be done before that unmaps
+};
+
+}  // namespace
+
+std::unique_ptr<CaptureTransport> make_device_transport(Device& device, const Endpoint& endpoint,
+                                                        DeviceTransportOptions options) {
+  endpoint.validate();
+  if (options.host_cache == HostCache::per_request) {
+    return make_request_transport(device, endpoint, options.staging_depth);
+  }
+  return std::make_unique<DeviceTransport>(device, endpoint, options.staging_depth);
+}
+
+}  // namespace moetap

@@ -1,0 +1,56 @@
+// The worker's rows by request and position, for HostCache::per_request.
+#pragma once
+
+#include <moetap/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace moetap {
+
+// Positions that nothing was put at are missing. Memory of a request grows geometrically and is
+// freed with it. One thread at a time.
+class RequestCache {
+ public:
+  explicit RequestCache(std::size_t row_bytes) : row_bytes_(row_bytes) {}
+
+  // Rows of positions [position, position + slots.size()), over what was there: after a rejected
+  // speculative token the position is computed again (H17). As in a StepRecord, a row whose slot is
+  // stored as ~slot is missing.
+  void put(std::uint64_t request, std::int64_t position, std::span<const std::byte> rows,
+           std::span<const Slot> slots);
+
+  // The forward pass over these positions went wrong: whatever was there is missing now.
+  void lose(std::uint64_t request, std::int64_t position, std::int64_t count);
+
+  void erase(std::uint64_t request) { requests_.erase(request); }
+
+  // From the lowest position that was put; empty for a request that none was put of.
+  struct Rows {
+    std::int64_t position = 0;
+    std::span<const RowState> states;
+    std::span<const std::byte> rows;
+  };
+  Rows rows(std::uint64_t request) const;
+
+  std::size_t size() const { return requests_.size(); }
+
+ private:
+  struct Request {
+    std::int64_t position = 0;  // of the first row: what a prefix hit covers takes no memory
+    std::vector<RowState> states;
+    std::vector<std::byte> rows;
+  };
+
+  // The request, with room for these positions, and the index of the first of them.
+  std::pair<Request&, std::size_t> reserve(std::uint64_t request, std::int64_t position,
+                                           std::size_t count);
+
+  std::size_t row_bytes_;
+  std::unordered_map<std::uint64_t, Request> requests_;
+};
+
+}  // namespace moetap

@@ -1,0 +1,186 @@
+#include "request_keeper.h"
+
+#include <moetap/error.h>
+#include <moetap/step_record.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "step_descriptor.h"
+
+namespace moetap {
+namespace {
+
+// How soon the thread notices, while the ring is full, that it shall stop. Whoever waits for it has
+// a limit of his own.
+constexpr Milliseconds kStopPoll{50};
+
+Endpoint polled(Endpoint endpoint) {
+  endpoint.limit = std::min(endpoint.limit, kStopPoll);
+  return endpoint;
+}
+
+struct Stopped {};
+
+}  // namespace
+
+RequestKeeper::RequestKeeper(const Endpoint& endpoint, int max_steps)
+    : shape_(endpoint.shape),
+      max_tokens_(endpoint.max_tokens),
+      ring_(polled(endpoint)),
+      cache_(endpoint.shape.row_bytes()),
+      steps_(static_cast<std::size_t>(max_steps)) {
+  for (ExpectedStep& step : steps_) {
+    step.requests.reserve(static_cast<std::size_t>(endpoint.max_tokens));
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+RequestKeeper::~RequestKeeper() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void RequestKeeper::expect(Step step, std::vector<RequestSpan>& requests) {
+  const std::lock_guard lock(mutex_);
+  ExpectedStep& next = expected(num_expected_++);
+  next.step = step;
+  next.requests.swap(requests);
+}
+
+void RequestKeeper::end(std::uint64_t request, RequestEnd how) {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_.push_back({request, how, num_expected_});
+  }
+  wake_.notify_one();
+}
+
+void RequestKeeper::arrived(std::byte* record, std::int64_t num_tokens,
+                            const std::optional<std::string>& fault) {
+  {
+    const std::lock_guard lock(mutex_);
+    ExpectedStep& step = expected(num_arrived_++);
+    step.record = record;
+    step.num_tokens = num_tokens;
+    step.fault = fault;
+  }
+  wake_.notify_one();
+}
+
+std::uint64_t RequestKeeper::num_kept() const {
+  const std::lock_guard lock(mutex_);
+  return num_kept_;
+}
+
+bool RequestKeeper::caught_up(Step step) const {
+  const std::lock_guard lock(mutex_);
+  return last_kept_ >= step && !end_is_next();
+}
+
+std::string RequestKeeper::stalled() const {
+  const std::lock_guard lock(mutex_);
+  return stalled_;
+}
+
+void RequestKeeper::throw_broken() const {
+  const std::lock_guard lock(mutex_);
+  if (broken_) std::rethrow_exception(broken_);
+}
+
+void RequestKeeper::run() noexcept {
+  std::unique_lock lock(mutex_);
+  try {
+    for (;;) {
+      wake_.wait(lock, [this] { return stop_ || end_is_next() || step_is_next(); });
+      if (stop_) return;
+      // What is worked on stays in its queue until it is done, and only this thread takes from
+      // there, so it may be used without the lock.
+      if (end_is_next()) {
+        const End end = ends_.front();
+        lock.unlock();
+        carry_out(end);
+        lock.lock();
+        ends_.pop_front();
+      } else {
+        const ExpectedStep& step = expected(num_kept_);
+        lock.unlock();
+        keep(step);
+        lock.lock();
+        last_kept_ = step.step;
+        ++num_kept_;
+      }
+    }
+  } catch (const Stopped&) {
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    broken_ = std::current_exception();
+  }
+}
+
+void RequestKeeper::keep(const ExpectedStep& step) {
+  const StepRecordLayout layout(shape_, step.num_tokens);
+  const StepRecordView record(shape_, step.num_tokens, {step.record, layout.bytes});
+  std::size_t token = 0;
+  for (const RequestSpan& span : step.requests) {
+    const auto count = static_cast<std::size_t>(span.count);
+    if (step.fault) {
+      cache_.lose(span.request, span.position, span.count);
+    } else {
+      cache_.put(span.request, span.position,
+                 record.rows.subspan(token * shape_.row_bytes(), count * shape_.row_bytes()),
+                 record.slots.subspan(token, count));
+    }
+    token += count;
+  }
+  acquire();
+  ring_.commit(step_descriptor(Descriptor::Kind::step_done, step.step, 0, step.fault));
+}
+
+void RequestKeeper::carry_out(const End& end) {
+  if (end.how == RequestEnd::finished) hand_over(end.request);
+  cache_.erase(end.request);
+}
+
+void RequestKeeper::hand_over(std::uint64_t request) {
+  const RequestCache::Rows kept = cache_.rows(request);
+  const std::size_t row_bytes = shape_.row_bytes();
+  const auto total = static_cast<std::int64_t>(kept.states.size());
+  for (std::int64_t done = 0; done < total; done += max_tokens_) {
+    const std::int64_t count = std::min(max_tokens_, total - done);
+    const auto first = static_cast<std::size_t>(done);
+    const auto rows = static_cast<std::size_t>(count);
+    std::byte* to = acquire().data();
+    std::memcpy(to, &kept.states[first], rows);
+    std::memcpy(to + (rows + 63) / 64 * 64, &kept.rows[first * row_bytes], rows * row_bytes);
+    ring_.commit({.kind = Descriptor::Kind::request,
+                  .num_tokens = count,
+                  .request = request,
+                  .position = kept.position + done});
+  }
+  acquire();
+  ring_.commit({.kind = Descriptor::Kind::request_end, .num_tokens = total, .request = request});
+}
+
+std::span<std::byte> RequestKeeper::acquire() {
+  for (;;) {
+    try {
+      const std::span<std::byte> record = ring_.acquire();
+      const std::lock_guard lock(mutex_);
+      stalled_.clear();
+      return record;
+    } catch (const TimeoutError& full) {
+      const std::lock_guard lock(mutex_);
+      if (stop_) throw Stopped{};
+      stalled_ = full.what();
+    }
+  }
+}
+
+}  // namespace moetap

@@ -1,0 +1,93 @@
+// The thread that keeps the worker's rows by request and hands them over at a request's end, so
+// that neither the worker nor the device's callbacks ever wait for the scheduler.
+#pragma once
+
+#include <moetap/channel.h>
+#include <moetap/endpoint.h>
+#include <moetap/step.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "request_cache.h"
+
+namespace moetap {
+
+// Takes steps and request ends in the order in which the worker names them: an end sees the rows of
+// every step before it and of none behind it. The ring and the cache belong to its thread.
+class RequestKeeper {
+ public:
+  // At most `max_steps` steps are expected and not yet kept.
+  RequestKeeper(const Endpoint& endpoint, int max_steps);
+  ~RequestKeeper();  // drops what is not handed over
+
+  // The worker's side. Says whose tokens the next step to arrive holds, before it arrives. Takes
+  // the requests' memory and gives back that of an earlier step.
+  void expect(Step step, std::vector<RequestSpan>& requests);
+  void end(std::uint64_t request, RequestEnd how);
+
+  // The device's side: the oldest step that has not arrived is in `record` (a StepRecord of
+  // num_tokens), which must stay as it is until num_kept() counts the step.
+  void arrived(std::byte* record, std::int64_t num_tokens, const std::optional<std::string>& fault);
+
+  // Steps that have been kept and announced to the scheduler.
+  std::uint64_t num_kept() const;
+  // Whether `step` is among them, and every request that could be handed over has been.
+  bool caught_up(Step step) const;
+  // Why it is behind, if the scheduler is to blame.
+  std::string stalled() const;
+  // Rethrows what ended the thread, if anything did.
+  void throw_broken() const;
+
+ private:
+  struct ExpectedStep {
+    Step step = 0;
+    std::vector<RequestSpan> requests;
+    std::byte* record = nullptr;
+    std::int64_t num_tokens = 0;
+    std::optional<std::string> fault;
+  };
+  struct End {
+    std::uint64_t request;
+    RequestEnd how;
+    std::uint64_t after;  // this many steps
+  };
+
+  void run() noexcept;
+  bool end_is_next() const { return !ends_.empty() && ends_.front().after <= num_kept_; }
+  bool step_is_next() const { return num_arrived_ > num_kept_; }
+  ExpectedStep& expected(std::uint64_t number) { return steps_[number % steps_.size()]; }
+
+  void keep(const ExpectedStep& step);
+  void carry_out(const End& end);
+  void hand_over(std::uint64_t request);
+  std::span<std::byte> acquire();
+
+  ModelShape shape_;
+  std::int64_t max_tokens_;
+  ChannelProducer ring_;
+  RequestCache cache_;
+
+  mutable std::mutex mutex_;  // of all below; held for a few instructions only
+  std::condition_variable wake_;
+  bool stop_ = false;
+  std::vector<ExpectedStep> steps_;  // used in turn: kept <= arrived <= expected <= kept + size
+  std::uint64_t num_expected_ = 0;
+  std::uint64_t num_arrived_ = 0;
+  std::uint64_t num_kept_ = 0;
+  Step last_kept_ = 0;
+  std::deque<End> ends_;
+  std::string stalled_;
+  std::exception_ptr broken_;
+
+  std::thread thread_;
+};
+
+}  // namespace moetap

@@ -1,0 +1,104 @@
+#include "request_transport.h"
+
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "request_keeper.h"
+#include "step_pipeline.h"
+
+namespace moetap {
+namespace {
+
+class RequestTransport final : public CaptureTransport {
+ public:
+  RequestTransport(Device& device, const Endpoint& endpoint, int staging_depth)
+      : limit_(endpoint.limit),
+        keeper_(endpoint, endpoint.ring_depth),
+        pipeline_(device, endpoint, staging_depth, endpoint.ring_depth,
+                  [this](const StepPipeline::Arrival& arrival) {
+                    keeper_.arrived(arrival.record, arrival.num_tokens, arrival.fault);
+                  }) {
+    const std::size_t bytes = StepRecordLayout(endpoint.shape, endpoint.max_tokens).bytes;
+    for (int i = 0; i < endpoint.ring_depth; ++i) records_.push_back(device.allocate_pinned(bytes));
+    requests_.reserve(static_cast<std::size_t>(endpoint.max_tokens));
+  }
+
+  const ModelShape& shape() const override { return pipeline_.shape(); }
+  std::int64_t max_tokens() const override { return pipeline_.max_tokens(); }
+
+  void begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream) override {
+    throw_earlier();
+    std::int64_t tokens = 0;
+    for (const RequestSpan& span : step.requests) tokens += span.count;
+    if (tokens != step.num_tokens) {
+      throw ArgumentError(fmt::format(
+          "step {}: StepInfo::requests name {} tokens of {}; a worker that keeps rows per request "
+          "must know whose each one is",
+          step.step, tokens, step.num_tokens));
+    }
+    pipeline_.begin_step(step, dp_row, stream);
+    requests_.assign(step.requests.begin(), step.requests.end());
+  }
+
+  void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
+               Stream& stream) override {
+    pipeline_.capture(layer, topk_ids, first_row, stream);
+  }
+
+  void publish(const Slot* slot_mapping, Stream& stream) override {
+    throw_earlier();
+    const auto free = [this] { return num_published_ - keeper_.num_kept() < records_.size(); };
+    wait(free, limit_, "for a free record of host memory");
+    keeper_.expect(pipeline_.open_step(), requests_);
+    pipeline_.publish(slot_mapping, records_[num_published_++ % records_.size()].data(), stream);
+  }
+
+  void finalize(Step step, Milliseconds limit) override {
+    throw_earlier();
+    const Step last = std::min(step, pipeline_.published());
+    wait([&] { return keeper_.caught_up(last); }, limit, fmt::format("for step {}", last));
+    throw_earlier();
+  }
+
+  void end_request(std::uint64_t request, RequestEnd how) override {
+    keeper_.throw_broken();
+    keeper_.end(request, how);
+  }
+
+ private:
+  void throw_earlier() {
+    keeper_.throw_broken();
+    pipeline_.throw_failure();
+  }
+
+  template <class Ready>
+  void wait(Ready&& ready, Milliseconds limit, const std::string& what) {
+    if (pipeline_.wait_until(ready, limit)) return;
+    keeper_.throw_broken();
+    const std::string stalled = keeper_.stalled();
+    throw TimeoutError(fmt::format(
+        "waited {} ms {}: of {} published steps {} are in the worker's cache; {}", limit.count(),
+        what, num_published_, keeper_.num_kept(),
+        stalled.empty() ? "the device is behind: is its stream waiting for something?" : stalled));
+  }
+
+  Milliseconds limit_;
+  std::vector<Buffer> records_;  // pinned; used in turn
+  std::vector<RequestSpan> requests_;
+  std::uint64_t num_published_ = 0;
+  RequestKeeper keeper_;
+  StepPipeline pipeline_;  // goes first: its callbacks use all of the above
+};
+
+}  // namespace
+
+std::unique_ptr<CaptureTransport> make_request_transport(Device& device, const Endpoint& endpoint,
+                                                         int staging_depth) {
+  return std::make_unique<RequestTransport>(device, endpoint, staging_depth);
+}
+
+}  // namespace moetap

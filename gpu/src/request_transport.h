@@ -1,0 +1,15 @@
+// The `device` transport's worker end where the worker keeps the rows (HostCache::per_request).
+#pragma once
+
+#include <moetap/device.h>
+#include <moetap/endpoint.h>
+#include <moetap/transport.h>
+
+#include <memory>
+
+namespace moetap {
+
+std::unique_ptr<CaptureTransport> make_request_transport(Device& device, const Endpoint& endpoint,
+                                                         int staging_depth);
+
+}  // namespace moetap

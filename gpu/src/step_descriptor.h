@@ -1,0 +1,24 @@
+// How a step that arrived is announced in the ring.
+#pragma once
+
+#include <moetap/channel.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+
+namespace moetap {
+
+inline Descriptor step_descriptor(Descriptor::Kind good, Step step, std::int64_t num_tokens,
+                                  const std::optional<std::string>& fault) {
+  Descriptor descriptor{
+      .kind = fault ? Descriptor::Kind::failed_step : good, .step = step, .num_tokens = num_tokens};
+  if (!fault) return descriptor;
+  constexpr std::size_t kRoom = sizeof descriptor.text - 1;
+  std::memcpy(descriptor.text, fault->data(), std::min(fault->size(), kRoom));
+  if (fault->size() > kRoom) std::memcpy(descriptor.text + kRoom - 3, "...", 3);
+  return descriptor;
+}
+
+}  // namespace moetap

@@ -1,0 +1,87 @@
+#include "step_pipeline.h"
+
+#include <moetap/step_record.h>
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "owner_name.h"
+
+namespace moetap {
+
+StepPipeline::StepPipeline(Device& device, const Endpoint& endpoint, int staging_depth,
+                           int max_in_flight, Sink sink)
+    : num_slots_(endpoint.num_slots),
+      sink_(std::move(sink)),
+      cache_(device, endpoint.shape, endpoint.max_tokens, owner_name(endpoint)),
+      in_flight_(static_cast<std::size_t>(max_in_flight)),
+      copies_(device.make_stream()) {
+  if (staging_depth < 1) {
+    throw ArgumentError(
+        fmt::format("staging_depth is {}: a snapshot needs at least one buffer to "
+                    "go to (2 let a copy and the next snapshot overlap)",
+                    staging_depth));
+  }
+  const std::size_t bytes = StepRecordLayout(endpoint.shape, endpoint.max_tokens).bytes;
+  for (int i = 0; i < staging_depth; ++i) {
+    staging_.push_back({device.allocate(bytes), device.make_event(), device.make_event()});
+  }
+}
+
+StepPipeline::~StepPipeline() { copies_->synchronize(); }
+
+void StepPipeline::begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream) {
+  cache_.begin_step(step.step, step.num_tokens, dp_row, stream);
+  step_ = step.step;
+  num_tokens_ = step.num_tokens;
+}
+
+void StepPipeline::publish(const Slot* slot_mapping, std::byte* record, Stream& stream) {
+  Staging& staging = staging_[num_published_ % staging_.size()];
+  InFlight& in_flight = in_flight_[num_published_ % in_flight_.size()];
+  in_flight = {.pipeline = this,
+               .step = step_,
+               .num_tokens = num_tokens_,
+               .record = record,
+               .bytes = StepRecordLayout(shape(), num_tokens_).bytes};
+
+  stream.wait(*staging.copied);
+  cache_.snapshot(slot_mapping, num_tokens_, num_slots_, staging.record.data(), stream);
+  stream.record(*staging.taken);
+
+  copies_->wait(*staging.taken);
+  copies_->copy(record, staging.record.data(), in_flight.bytes);
+  copies_->record(*staging.copied);
+  copies_->call(&StepPipeline::arrive, &in_flight);
+
+  ++num_published_;
+  published_step_ = step_;
+}
+
+void StepPipeline::arrive(void* in_flight) noexcept {
+  // A copy: once the sink has let go of the record, the next publish() may reuse the original.
+  const InFlight arrived = *static_cast<const InFlight*>(in_flight);
+  StepPipeline& self = *arrived.pipeline;
+  const StepRecordView record(self.shape(), arrived.num_tokens, {arrived.record, arrived.bytes});
+  const auto fault = fault_of(record, self.shape(), arrived.step, self.num_slots_);
+  if (fault) {
+    const std::lock_guard lock(self.failures_mutex_);
+    self.failures_.emplace_back(arrived.step, *fault);
+    self.any_failure_.store(true, std::memory_order_release);
+  }
+  self.sink_({arrived.step, arrived.num_tokens, arrived.record, fault});
+  self.arrived_.store(arrived.step, std::memory_order_release);
+  self.num_arrived_.fetch_add(1, std::memory_order_release);
+}
+
+void StepPipeline::throw_failure() {
+  if (!any_failure_.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(failures_mutex_);
+  const StepFailed failure = failures_.front();
+  failures_.pop_front();
+  any_failure_.store(!failures_.empty(), std::memory_order_release);
+  throw failure;
+}
+
+}  // namespace moetap

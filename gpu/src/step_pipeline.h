@@ -1,0 +1,124 @@
+// The device half of the `device` transport: a step's rows from the cache to host memory without
+// anyone waiting.
+#pragma once
+
+#include <moetap/device_cache.h>
+#include <moetap/endpoint.h>
+#include <moetap/error.h>
+#include <moetap/wait.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace moetap {
+
+//   step's stream   … capture → wait(copied) → snapshot → record(taken)
+//   copy stream                                             wait(taken) → copy → record(copied) →
+//   call
+//
+// for each staging buffer in turn: the copy never sees half a snapshot, the next snapshot into the
+// buffer never overwrites what is still being copied (H15).
+class StepPipeline {
+ public:
+  // A step whose record has arrived in host memory.
+  struct Arrival {
+    Step step = 0;
+    std::int64_t num_tokens = 0;
+    std::byte* record = nullptr;
+    const std::optional<std::string>& fault;  // why it may not be published
+  };
+  // Called in the order of the steps on a thread of the device's; must not throw nor use the
+  // device.
+  using Sink = std::function<void(const Arrival&)>;
+
+  // At most `max_in_flight` steps are published and not yet given to `sink`.
+  StepPipeline(Device& device, const Endpoint& endpoint, int staging_depth, int max_in_flight,
+               Sink sink);
+  ~StepPipeline();  // when everything has arrived
+
+  const ModelShape& shape() const { return cache_.shape(); }
+  std::int64_t max_tokens() const { return cache_.max_tokens(); }
+
+  void begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream);
+  void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream) {
+    cache_.capture(layer, topk_ids, first_row, stream);
+  }
+  // Queues the open step's way into `record`, pinned host memory of a StepRecord. Never waits.
+  void publish(const Slot* slot_mapping, std::byte* record, Stream& stream);
+
+  // Throws the StepFailed of a step that arrived with a fault; each once, the oldest first.
+  void throw_failure();
+
+  Step open_step() const { return step_; }
+  Step published() const { return published_step_; }  // the last
+  // The last step that sink() has returned from, and how many published ones it has not.
+  Step arrived() const { return arrived_.load(std::memory_order_acquire); }
+  std::uint64_t in_flight() const {
+    return num_published_ - num_arrived_.load(std::memory_order_acquire);
+  }
+
+  // Polls ready() until it is true, or the limit ran out (false).
+  template <class Ready>
+  bool wait_until(Ready&& ready, Milliseconds limit);
+
+ private:
+  struct Staging {
+    Buffer record;
+    std::unique_ptr<Event> taken;   // the snapshot is in it
+    std::unique_ptr<Event> copied;  // and has left it
+  };
+  struct InFlight {
+    StepPipeline* pipeline = nullptr;
+    Step step = 0;
+    std::int64_t num_tokens = 0;
+    std::byte* record = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  static void arrive(void* in_flight) noexcept;
+
+  std::int64_t num_slots_;
+  Sink sink_;
+  DeviceCache cache_;
+  Step step_ = 0;  // the open one
+  std::int64_t num_tokens_ = 0;
+  Step published_step_ = 0;
+  std::uint64_t num_published_ = 0;
+  std::vector<Staging> staging_;
+  std::vector<InFlight> in_flight_;
+
+  std::atomic<Step> arrived_{0};
+  std::atomic<std::uint64_t> num_arrived_{0};
+  std::atomic<bool> any_failure_{false};  // so that the good path takes no lock
+  std::mutex failures_mutex_;
+  std::deque<StepFailed> failures_;
+
+  std::unique_ptr<Stream> copies_;
+};
+
+template <class Ready>
+bool StepPipeline::wait_until(Ready&& ready, Milliseconds limit) {
+  if (ready()) return true;
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = deadline_after(limit);
+  const auto spin = Clock::now() + kSpin;
+  for (;;) {
+    // A device may run its work inside calls like this one, so asking is what brings it on.
+    copies_->idle();
+    if (ready()) return true;
+    const auto now = Clock::now();
+    if (now >= deadline) return false;
+    if (now > spin) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+}  // namespace moetap

@@ -1,0 +1,60 @@
+// The worker's side of a scenario: a pretended engine with a Capturer, its model and its graphs.
+#pragma once
+
+#include <moetap/capturer.h>
+#include <moetap/device.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "scenario.h"
+
+namespace moetap::test {
+
+struct EngineOptions {
+  IdType type = IdType::int32;
+  int shared_expert_columns = 0;
+  int stride_padding = 0;
+};
+
+class Engine {
+ public:
+  Engine(Device& device, const Scenario& scenario, std::unique_ptr<CaptureTransport> transport,
+         EngineOptions options);
+
+  // Runs one step as an engine does: nothing in it waits for the device.
+  void run(const ScenarioStep& step);
+  // Waits until the last one is visible.
+  void finish();
+
+  Capturer& capturer() { return capturer_; }
+  // Whose StepFailed was thrown; one that is thrown twice is a failure of the test.
+  const std::set<Step>& failed() const { return failed_; }
+
+ private:
+  void capture(const ScenarioStep& step);
+  void capture_layers(std::int64_t rows, int count);
+  std::unique_ptr<Graph> record_graph(int layers);
+  void spoil(const ScenarioStep& step);
+  void queue_slots(const ScenarioStep& step);
+  // Repeats a call for as long as it throws the failure of another step.
+  void insist(const std::function<void()>& call, Step step);
+
+  Device& device_;
+  const Scenario& scenario_;
+  EngineOptions options_;
+  std::unique_ptr<Stream> stream_;
+  Model model_;
+  Capturer capturer_;
+  Buffer slot_mapping_;        // one for all steps, as engines have it
+  std::deque<Buffer> pinned_;  // sources of copies, which must live until those are done
+  std::unique_ptr<Graph> graph_;
+  std::unique_ptr<Graph> graph_without_last_layer_;
+  std::set<Step> failed_;
+  Step last_ = 0;
+};
+
+}  // namespace moetap::test

@@ -1,0 +1,130 @@
+#include "scenario.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <utility>
+
+namespace moetap::test {
+namespace {
+
+Trouble draw_trouble(std::mt19937_64& random, RankLayout layout) {
+  switch (random() % 12) {
+    case 0:
+      return Trouble::layer_missing;
+    case 1:
+      // Any rows that are long enough will do in this layout.
+      return layout == RankLayout::concatenated ? Trouble::none : Trouble::graph_too_small;
+    case 2:
+      return Trouble::bad_id;
+    case 3:
+      return Trouble::bad_slot;
+    case 4:
+      return Trouble::slot_twice;
+    default:
+      return Trouble::none;
+  }
+}
+
+std::vector<Slot> draw_slots(std::mt19937_64& random, std::int64_t count) {
+  std::vector<Slot> all(Scenario::kSlots);
+  std::iota(all.begin(), all.end(), 0);
+  std::ranges::shuffle(all, random);
+  all.resize(static_cast<std::size_t>(count));
+  return all;
+}
+
+ScenarioStep draw_step(std::mt19937_64& random, Step number, RankLayout layout) {
+  ScenarioStep step{.step = number, .trouble = draw_trouble(random, layout)};
+  step.graph = step.trouble == Trouble::graph_too_small || random() % 2 == 0;
+  const std::int64_t most = step.graph ? Scenario::kGraphTokens : Scenario::kMaxTokens;
+  for (int rank = 0; rank < Scenario::kRanks; ++rank) {
+    step.dp_tokens.push_back(static_cast<std::int64_t>(random() % (most + 1)));
+  }
+  std::int64_t& mine = step.dp_tokens[Scenario::kRank];
+  if (step.trouble == Trouble::graph_too_small) mine = Scenario::kGraphTokens + 1 + mine % 8;
+  if (step.trouble != Trouble::none) mine = std::max<std::int64_t>(mine, 2);
+  step.num_tokens = mine;
+  step.padded_tokens = step.graph ? Scenario::kGraphTokens : std::ranges::max(step.dp_tokens);
+  step.slots = draw_slots(random, mine);
+  if (step.trouble == Trouble::bad_slot) {
+    step.slots[random() % step.slots.size()] = random() % 2 == 0 ? Slot{-1} : Scenario::kSlots;
+  }
+  if (step.trouble == Trouble::slot_twice) step.slots.front() = step.slots.back();
+  return step;
+}
+
+}  // namespace
+
+Scenario::Scenario(std::uint64_t seed, Router model, RankLayout rows)
+    : router(std::move(model)), layout(rows) {
+  std::mt19937_64 random(seed);
+  Step number = 0;
+  for (int i = 0; i < 40; ++i) {
+    number += 1 + random() % 2;
+    steps.push_back(draw_step(random, number, layout));
+  }
+  steps.back() = {.step = number, .dp_tokens = {2, 3, 4}};  // ends well
+  steps.back().num_tokens = steps.back().padded_tokens = 3;
+  steps.back().slots = {5, 1, 7};
+  steps.back().padded_tokens = 4;
+}
+
+std::int64_t Scenario::rows(const ScenarioStep& step) const {
+  switch (layout) {
+    case RankLayout::local:
+      return step.graph ? kGraphTokens : step.num_tokens;
+    case RankLayout::concatenated:
+      return step.graph
+                 ? kRanks * kGraphTokens
+                 : std::accumulate(step.dp_tokens.begin(), step.dp_tokens.end(), std::int64_t{0});
+    case RankLayout::padded:
+      return kRanks * step.padded_tokens;
+  }
+  return 0;
+}
+
+std::int64_t Scenario::first_row(const ScenarioStep& step) const {
+  switch (layout) {
+    case RankLayout::local:
+      return 0;
+    case RankLayout::concatenated:
+      return std::accumulate(step.dp_tokens.begin(), step.dp_tokens.begin() + kRank,
+                             std::int64_t{0});
+    case RankLayout::padded:
+      return kRank * step.padded_tokens;
+  }
+  return 0;
+}
+
+std::vector<TokenRange> Scenario::real_rows(const ScenarioStep& step) const {
+  if (layout == RankLayout::local) return {{0, step.num_tokens}};
+  std::vector<TokenRange> ranges;
+  std::int64_t first = 0;
+  for (const std::int64_t tokens : step.dp_tokens) {
+    ranges.push_back({first, first + tokens});
+    first += layout == RankLayout::padded ? step.padded_tokens : tokens;
+  }
+  return ranges;
+}
+
+bool Scenario::written_after(Slot slot, Step step) const {
+  return std::ranges::any_of(steps, [&](const ScenarioStep& later) {
+    return later.step > step && std::ranges::find(later.slots, slot) != later.slots.end();
+  });
+}
+
+Scenario::Row Scenario::expected(Slot slot, StepWindow window, Step last) const {
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const auto found = std::ranges::find(step->slots, slot);
+    if (step->step > last || found == step->slots.end()) continue;
+    const std::int64_t row = first_row(*step) + (found - step->slots.begin());
+    if (step->trouble != Trouble::none || router.misses_route(step->step, row)) return {};
+    const RowState state = row_state(step->step, window);
+    if (state != RowState::present) return {state, {}};
+    return {state, router.row(step->step, row)};
+  }
+  return {};
+}
+
+}  // namespace moetap::test

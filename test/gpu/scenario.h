@@ -1,0 +1,65 @@
+// Steps of a pretended engine, the same in any process that asks with the same seed.
+#pragma once
+
+#include <moetap/shape.h>
+#include <moetap/step.h>
+#include <moetap/transport.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "model.h"
+
+namespace moetap::test {
+
+// What is wrong with a step.
+enum class Trouble {
+  none,
+  layer_missing,    // the last layer is not captured, by calls or in the graph (H3)
+  graph_too_small,  // a graph is replayed that was recorded for fewer tokens (H13)
+  bad_id,           // of no expert (H20)
+  bad_slot,         // outside the buffer
+  slot_twice,
+};
+
+struct ScenarioStep {
+  Step step = 0;
+  std::int64_t num_tokens = 0;
+  std::int64_t padded_tokens = 0;         // rows a rank in this step's topk_ids
+  std::vector<std::int64_t> dp_tokens{};  // of each rank
+  bool graph = false;                     // replayed, else captured by calls
+  std::vector<Slot> slots{};              // of this rank's tokens
+  Trouble trouble = Trouble::none;
+};
+
+struct Scenario {
+  static constexpr std::int64_t kMaxTokens = 24;
+  static constexpr std::int64_t kGraphTokens = 16;  // what the graphs are recorded for
+  static constexpr std::int64_t kSlots = 60;        // few, so that steps write over each other
+  static constexpr int kRanks = 3;
+  static constexpr int kRank = 1;
+
+  Scenario(std::uint64_t seed, Router router, RankLayout layout);
+
+  Router router;
+  RankLayout layout;
+  std::vector<ScenarioStep> steps;
+
+  // Rows of topk_ids, those among them that some rank's router really made, and the first that is
+  // this rank's.
+  std::int64_t rows(const ScenarioStep& step) const;
+  std::vector<TokenRange> real_rows(const ScenarioStep& step) const;
+  std::int64_t first_row(const ScenarioStep& step) const;
+
+  // What a reader with this window may find in a slot once all steps up to `last` are published:
+  // the state, and the bytes if it is present.
+  struct Row {
+    RowState state = RowState::missing;
+    std::vector<std::byte> bytes{};
+  };
+  Row expected(Slot slot, StepWindow window, Step last) const;
+  // Whether a step behind this one writes to the slot.
+  bool written_after(Slot slot, Step step) const;
+};
+
+}  // namespace moetap::test
