@@ -85,8 +85,6 @@ void SlotBuffer::scatter(Step step, std::span<const Slot> slots, std::span<const
 // Takes the stamps away; one that was taken already belongs to a slot that comes twice.
 void SlotBuffer::mark(std::span<const Slot> slots) {
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    const Slot ahead = slots[std::min(i + kAhead, slots.size() - 1)];
-    __builtin_prefetch(&stamps_[decode_slot(ahead)], 1, 2);
     Step& current = stamps_[decode_slot(slots[i])];
     if (current == kWriting) {
       for (std::size_t j = 0; j < i; ++j) stamps_[decode_slot(slots[j])] = saved_[j];
@@ -131,29 +129,33 @@ void SlotBuffer::gather(std::span<const Slot> slots, std::span<const StepWindow>
 
 void SlotBuffer::copy_out(std::span<const Slot> slots, std::span<const StepWindow> windows,
                           std::span<std::byte> rows, std::span<RowState> states) const {
+  const bool all_present = look_up(slots, windows, states);
   const std::size_t row_bytes = limits_.row_bytes;
-  const bool one_window = windows.size() == 1;
   for (std::size_t i = 0; i < slots.size();) {
     const std::size_t run = run_length(slots.subspan(i));
     if (i + run + kAhead <= slots.size()) {
-      const Slot ahead = slots[i + run + kAhead - 1];
-      __builtin_prefetch(&stamps_[ahead], 0, 2);
-      prefetch_row<0>(row(ahead), row_bytes);
+      prefetch_row<0>(row(slots[i + run + kAhead - 1]), row_bytes);
     }
-    bool all_present = true;
-    for (std::size_t j = 0; j < run; ++j) {
-      states[i + j] =
-          state_of(stamps_[slots[i] + static_cast<Slot>(j)], windows[one_window ? 0 : i + j]);
-      all_present &= states[i + j] == RowState::present;
-    }
-    std::byte* out = rows.data() + i * row_bytes;
     if (all_present) {
-      std::memcpy(out, row(slots[i]), run * row_bytes);
+      std::memcpy(rows.data() + i * row_bytes, row(slots[i]), run * row_bytes);
     } else {
-      copy_present(states.subspan(i, run), row_bytes, row(slots[i]), out);
+      copy_present(states.subspan(i, run), row_bytes, row(slots[i]), rows.data() + i * row_bytes);
     }
     i += run;
   }
+}
+
+// The states of all rows first, so that the cache misses of the stamps overlap. Returns whether
+// every row is present.
+bool SlotBuffer::look_up(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                         std::span<RowState> states) const {
+  const bool one_window = windows.size() == 1;
+  bool all_present = true;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    states[i] = state_of(stamps_[slots[i]], windows[one_window ? 0 : i]);
+    all_present &= states[i] == RowState::present;
+  }
+  return all_present;
 }
 
 }  // namespace moetap

@@ -47,6 +47,8 @@ class SlotBuffer {
   void mark(std::span<const Slot> slots);
   void copy_in(std::span<const Slot> slots, const std::byte* rows);
   void stamp(Step step, std::span<const Slot> slots);
+  bool look_up(std::span<const Slot> slots, std::span<const StepWindow> windows,
+               std::span<RowState> states) const;
   std::byte* row(Slot slot) const {
     return rows_ + static_cast<std::size_t>(slot) * limits_.row_bytes;
   }
