@@ -1,0 +1,37 @@
+// What benchmarks set up before they measure: made once for all consecutive benchmarks that use it,
+// and gone before the next one is made, since each has its own buffers, threads and processes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace moetap::bench {
+
+struct CurrentFixture {
+  std::string key;
+  std::shared_ptr<void> object;
+  void clear() {
+    object.reset();
+    key.clear();
+  }
+};
+
+inline CurrentFixture& current_fixture() {
+  static CurrentFixture current;
+  return current;
+}
+
+// The Fixture of this key, whatever the arguments: they must follow from the key.
+template <class Fixture, class... Arguments>
+Fixture& fixture(const std::string& key, Arguments&&... arguments) {
+  CurrentFixture& current = current_fixture();
+  if (current.key != key) {
+    current.clear();
+    current.object = std::make_shared<Fixture>(std::forward<Arguments>(arguments)...);
+    current.key = key;
+  }
+  return *static_cast<Fixture*>(current.object.get());
+}
+
+}  // namespace moetap::bench

@@ -1,0 +1,20 @@
+#include <benchmark/benchmark.h>
+
+#include "benchmarks.h"
+#include "fixture.h"
+
+int main(int argc, char** argv) {
+  using namespace moetap::bench;
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  register_limits();
+  register_capture();
+  register_publish();
+  register_read();
+  register_end_to_end();
+  register_wake();
+  register_growth();
+  benchmark::RunSpecifiedBenchmarks();
+  current_fixture().clear();
+  benchmark::Shutdown();
+}

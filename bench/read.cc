@@ -1,0 +1,41 @@
+// The scheduler's end: rows of `tokens` slots, with their states, from a buffer that holds them.
+#include <benchmark/benchmark.h>
+
+#include <string>
+
+#include "benchmarks.h"
+#include "filled.h"
+#include "fixture.h"
+#include "workload.h"
+
+namespace moetap::bench {
+namespace {
+
+void run(benchmark::State& state, const std::string& transport, const char* model,
+         std::int64_t tokens) {
+  auto& reader = fixture<FilledReader>("read/" + transport + "/" + model, transport,
+                                       ModelShape::known(model), kSlots);
+  std::uint64_t i = 0;
+  for (auto _ : state) {
+    reader.read(i++, tokens);
+    benchmark::ClobberMemory();
+  }
+  if (!reader.all_present(tokens)) state.SkipWithError("rows that were published are not present");
+  state.SetBytesProcessed(
+      static_cast<std::int64_t>(state.iterations() * reader.shape().row_bytes()) * tokens);
+}
+
+}  // namespace
+
+void register_read() {
+  for (const char* model : kModels) {
+    for (const char* transport : {"shm", "device"}) {
+      for (const std::int64_t tokens : kTokens) {
+        benchmark::RegisterBenchmark(name("read", transport, model, tokens).c_str(), run, transport,
+                                     model, tokens);
+      }
+    }
+  }
+}
+
+}  // namespace moetap::bench

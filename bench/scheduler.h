@@ -1,0 +1,47 @@
+// The scheduler's side of a benchmark, in a process of its own.
+#pragma once
+
+#include <moetap/endpoint.h>
+#include <moetap/wait.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+
+#include "process.h"
+#include "workload.h"
+
+namespace moetap::bench {
+
+// Takes in each step as it is published, and reads its rows if told to. Made before the worker's
+// end and before any thread; ends with this object.
+class Scheduler {
+ public:
+  using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC: the same in both processes
+
+  // transport: "shm" or "device".
+  Scheduler(std::string_view transport, const Endpoint& endpoint);
+
+  // Before the step is published: its first slot in SlotMappings, and how many of them to read.
+  void expect(std::int64_t offset, std::int64_t tokens);
+
+  // Waits until the step was taken in, and its rows read; returns when that was.
+  Clock::time_point wait(Step step);
+
+ private:
+  struct Board {
+    std::atomic<std::int64_t> offset{0};
+    std::atomic<std::int64_t> tokens{0};
+    std::atomic<Step> done{0};
+    std::atomic<Clock::rep> done_at{0};
+    WakeWord changed;
+  };
+
+  static void serve(Board& board, std::string_view transport, const Endpoint& endpoint);
+
+  Shared<Board> board_;
+  Process process_;
+};
+
+}  // namespace moetap::bench

@@ -1,0 +1,71 @@
+// What it costs to tell another process something: half a round trip through a word in shared
+// memory, by a waiter that spins and by one that sleeps in a futex.
+#include <moetap/wait.h>
+
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "benchmarks.h"
+#include "fixture.h"
+#include "process.h"
+
+namespace moetap::bench {
+namespace {
+
+using std::chrono_literals::operator""s;
+
+class PingPong {
+ public:
+  explicit PingPong(std::chrono::microseconds spin)
+      : spin_(spin), process_([this] {
+          for (std::uint32_t n = 1;; ++n) {
+            await(board_->ping, n);
+            wake(board_->ping_back);
+          }
+        }) {}
+
+  void round_trip() {
+    ++trips_;
+    wake(board_->ping);
+    while (!await(board_->ping_back, trips_)) process_.require_alive();
+  }
+
+ private:
+  struct Board {
+    alignas(64) WakeWord ping;
+    alignas(64) WakeWord ping_back;
+  };
+
+  // wake() adds 1 to the word.
+  bool await(WakeWord& word, std::uint32_t n) {
+    return wait_until(
+        word, std::chrono::steady_clock::now() + 1s, [&] { return word.value.load() == n; }, spin_);
+  }
+
+  std::chrono::microseconds spin_;
+  Shared<Board> board_;
+  std::uint32_t trips_ = 0;
+  Process process_;
+};
+
+void run(benchmark::State& state, const std::string& how, std::chrono::microseconds spin) {
+  auto& ping_pong = fixture<PingPong>("wake/" + how, spin);
+  for (auto _ : state) {
+    const auto start = std::chrono::steady_clock::now();
+    ping_pong.round_trip();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    state.SetIterationTime(took.count() / 2);
+  }
+}
+
+}  // namespace
+
+void register_wake() {
+  benchmark::RegisterBenchmark("wake/spin", run, "spin", 1s)->UseManualTime();
+  benchmark::RegisterBenchmark("wake/sleep", run, "sleep", 0s)->UseManualTime();
+}
+
+}  // namespace moetap::bench

@@ -1,0 +1,40 @@
+// The worker's side of a benchmark: a model's forward pass on the host device, captured.
+#pragma once
+
+#include <moetap/capturer.h>
+#include <moetap/device.h>
+#include <moetap/endpoint.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "workload.h"
+
+namespace moetap::bench {
+
+class Worker {
+ public:
+  // transport: "shm" or "device".
+  Worker(std::string_view transport, const Endpoint& endpoint);
+
+  // A forward pass of so many tokens, all layers captured; returns when the device has done it.
+  Step forward(std::int64_t tokens);
+
+  // Publishes it under the slots that start at `offset` in SlotMappings.
+  void publish(std::int64_t offset);
+
+ private:
+  ModelShape shape_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  Buffer topk_ids_;  // int32 [layer][kMaxTokens][top_k]
+  Buffer slots_;     // int64, the working set
+  Capturer capturer_;
+  Step step_ = 0;
+};
+
+// `bytes` of device memory, filled from the host's.
+Buffer upload(Device& device, Stream& stream, const void* from, std::size_t bytes);
+
+}  // namespace moetap::bench

@@ -1,0 +1,89 @@
+// What every benchmark here and the Python baseline (workload.py) move: the same models, the same
+// token counts, the same slots.
+#pragma once
+
+#include <moetap/shape.h>
+#include <moetap/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace moetap::bench {
+
+inline constexpr std::array<const char*, 3> kModels{"qwen3-30b-a3b", "deepseek-v3",
+                                                    "nemotron-3-super"};
+inline constexpr std::array<std::int64_t, 6> kTokens{1, 16, 64, 256, 2048, 8192};
+// Steps a run for what cannot be repeated without a forward pass before it: some tens of
+// milliseconds' worth, and round the working set where that is a few steps.
+constexpr std::int64_t steps_of(std::int64_t tokens) {
+  return tokens >= 8192 ? 8 : tokens >= 2048 ? 32 : tokens >= 256 ? 128 : 256;
+}
+
+inline constexpr std::int64_t kMaxTokens = 8192;
+inline constexpr std::int64_t kBlockSize = 16;
+
+// Slots of the buffer, unless a benchmark is about just that.
+inline constexpr std::int64_t kSlots = 64 * 1024;
+
+// Slots that a benchmark goes round, whatever the buffer's size and the step's tokens, so that all
+// it compares have the same share in the caches. A scheduler reads what was written in the last
+// seconds: about this many rows, too many for a core's own cache but not for the shared one.
+inline constexpr std::int64_t kWorkingSet = 16 * 1024;
+
+// The working set in steps of `tokens`: blocks of kBlockSize slots, drawn at random from the whole
+// buffer without repetition, as a paged KV cache under load hands them out.
+class SlotMappings {
+ public:
+  explicit SlotMappings(std::int64_t num_slots = kSlots);
+
+  // All of it; step `i` of `tokens` has slots()[offset(i, tokens) …].
+  std::span<const Slot> slots() const { return slots_; }
+  static std::int64_t offset(std::uint64_t i, std::int64_t tokens) {
+    return static_cast<std::int64_t>(i % static_cast<std::uint64_t>(kWorkingSet / tokens)) * tokens;
+  }
+  std::span<const Slot> step(std::uint64_t i, std::int64_t tokens) const {
+    return std::span(slots_).subspan(static_cast<std::size_t>(offset(i, tokens)),
+                                     static_cast<std::size_t>(tokens));
+  }
+
+ private:
+  std::vector<Slot> slots_;
+};
+
+// A generator that two languages can share (Knuth's MMIX constants), for the order of blocks and
+// for expert ids.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t below(std::uint64_t limit) {
+    state_ = state_ * 6364136223846793005U + 1442695040888963407U;
+    return (state_ >> 33) % limit;
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+// Valid ids of the model, `count` of them.
+template <class Id>
+std::vector<Id> random_ids(const ModelShape& shape, std::size_t count) {
+  Random random(1);
+  std::vector<Id> ids(count);
+  for (Id& id : ids)
+    id = static_cast<Id>(random.below(static_cast<std::uint64_t>(shape.num_experts())));
+  return ids;
+}
+
+// Narrow rows with valid ids.
+std::vector<std::byte> random_rows(const ModelShape& shape, std::int64_t tokens);
+
+// "publish/shm/qwen3-30b-a3b/256"
+std::string name(std::string_view what, std::string_view who, std::string_view model,
+                 std::int64_t tokens);
+
+}  // namespace moetap::bench
