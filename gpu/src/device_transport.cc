@@ -44,7 +44,10 @@ class DeviceTransport final : public CaptureTransport {
     // behind, and a device that runs its work inside calls would never get on.
     const auto room = [this] { return pipeline_.in_flight() < depth_; };
     if (!pipeline_.wait_until(room, limit_)) throw_behind(limit_);
-    pipeline_.publish(slot_mapping, ring_.acquire().data(), stream);
+    // A record that a call took from the ring before it failed is the next to be handed over.
+    if (record_ == nullptr) record_ = ring_.acquire().data();
+    pipeline_.publish(slot_mapping, record_, stream);
+    record_ = nullptr;
   }
 
   void finalize(Step step, Milliseconds limit) override {
@@ -75,7 +78,8 @@ class DeviceTransport final : public CaptureTransport {
   Milliseconds limit_;
   std::uint64_t depth_;
   ChannelProducer ring_;
-  Buffer pinned_;          // the ring's memory
+  Buffer pinned_;                // the ring's memory
+  std::byte* record_ = nullptr;  // acquired for the open step
   StepPipeline pipeline_;  // goes first: its copies into the ring must be done before that unmaps
 };
 

@@ -47,11 +47,12 @@ RequestKeeper::~RequestKeeper() {
   thread_.join();
 }
 
-void RequestKeeper::expect(Step step, std::vector<RequestSpan>& requests) {
+void RequestKeeper::expect(std::uint64_t number, Step step, std::span<const RequestSpan> requests) {
   const std::lock_guard lock(mutex_);
-  ExpectedStep& next = expected(num_expected_++);
+  ExpectedStep& next = expected(number);
   next.step = step;
-  next.requests.swap(requests);
+  next.requests.assign(requests.begin(), requests.end());
+  num_expected_ = number + 1;
 }
 
 void RequestKeeper::end(std::uint64_t request, RequestEnd how) {

@@ -12,6 +12,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,9 +29,9 @@ class RequestKeeper {
   RequestKeeper(const Endpoint& endpoint, int max_steps);
   ~RequestKeeper();  // drops what is not handed over
 
-  // The worker's side. Says whose tokens the next step to arrive holds, before it arrives. Takes
-  // the requests' memory and gives back that of an earlier step.
-  void expect(Step step, std::vector<RequestSpan>& requests);
+  // The worker's side. Says whose tokens the step to arrive as the number-th (0, 1, 2 …) holds,
+  // before it arrives; may be repeated.
+  void expect(std::uint64_t number, Step step, std::span<const RequestSpan> requests);
   void end(std::uint64_t request, RequestEnd how);
 
   // The device's side: the oldest step that has not arrived is in `record` (a StepRecord of

@@ -53,8 +53,9 @@ class RequestTransport final : public CaptureTransport {
     throw_earlier();
     const auto free = [this] { return num_published_ - keeper_.num_kept() < records_.size(); };
     wait(free, limit_, "for a free record of host memory");
-    keeper_.expect(pipeline_.open_step(), requests_);
-    pipeline_.publish(slot_mapping, records_[num_published_++ % records_.size()].data(), stream);
+    keeper_.expect(num_published_, pipeline_.open_step(), requests_);
+    pipeline_.publish(slot_mapping, records_[num_published_ % records_.size()].data(), stream);
+    ++num_published_;
   }
 
   void finalize(Step step, Milliseconds limit) override {

@@ -80,7 +80,7 @@ void Engine::insist(const std::function<void()>& call, Step step) {
   }
 }
 
-void Engine::run(const ScenarioStep& step) {
+void Engine::begin(const ScenarioStep& step) {
   spoil(step);
   model_.route(step.step, scenario_.real_rows(step), *stream_);
   queue_slots(step);
@@ -92,13 +92,16 @@ void Engine::run(const ScenarioStep& step) {
   if (step.num_tokens > 0) info.requests = {&all, 1};
   insist([&] { capturer_.begin_step(info, *stream_); }, 0);
   capture(step);
+}
+
+// The next step's slots come to the same memory, and its picks into the same topk_ids.
+void Engine::publish(const ScenarioStep& step) {
   insist([&] { capturer_.publish(slot_mapping_.as<const Slot>(), *stream_); }, step.step);
-  // The next step's slots come to the same memory, and its picks into the same topk_ids.
   last_ = step.step;
 }
 
-void Engine::finish() {
-  insist([&] { capturer_.finalize(last_, Milliseconds(20'000)); }, 0);
+void Engine::finish(Milliseconds limit) {
+  insist([&] { capturer_.finalize(last_, limit); }, 0);
 }
 
 }  // namespace moetap::test

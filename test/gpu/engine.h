@@ -26,11 +26,16 @@ class Engine {
          EngineOptions options);
 
   // Runs one step as an engine does: nothing in it waits for the device.
-  void run(const ScenarioStep& step);
+  void run(const ScenarioStep& step) {
+    begin(step);
+    publish(step);
+  }
+  void begin(const ScenarioStep& step);  // up to publish(), which may be repeated if it throws
+  void publish(const ScenarioStep& step);
   // Waits until the last one is visible.
-  void finish();
+  void finish(Milliseconds limit = Milliseconds(20'000));
 
-  Capturer& capturer() { return capturer_; }
+  Stream& stream() { return *stream_; }
   // Whose StepFailed was thrown; one that is thrown twice is a failure of the test.
   const std::set<Step>& failed() const { return failed_; }
 

@@ -70,6 +70,20 @@ Scenario::Scenario(std::uint64_t seed, Router model, RankLayout rows)
   steps.back().padded_tokens = 4;
 }
 
+Scenario::Scenario(Router model, std::vector<ScenarioStep> own_steps)
+    : router(std::move(model)), layout(RankLayout::local), steps(std::move(own_steps)) {}
+
+std::vector<ScenarioStep> plain_steps(int count) {
+  std::vector<ScenarioStep> steps;
+  for (int i = 0; i < count; ++i) {
+    ScenarioStep step{.step = static_cast<Step>(i + 1), .num_tokens = 8, .padded_tokens = 8};
+    step.dp_tokens = {0, 8, 0};
+    for (Slot slot = 8 * i + 7; slot >= 8 * i; --slot) step.slots.push_back(slot);
+    steps.push_back(step);
+  }
+  return steps;
+}
+
 std::int64_t Scenario::rows(const ScenarioStep& step) const {
   switch (layout) {
     case RankLayout::local:

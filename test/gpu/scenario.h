@@ -39,7 +39,10 @@ struct Scenario {
   static constexpr int kRanks = 3;
   static constexpr int kRank = 1;
 
+  // Steps of every kind, the last one without trouble.
   Scenario(std::uint64_t seed, Router router, RankLayout layout);
+  // These steps, with this rank's rows only.
+  Scenario(Router router, std::vector<ScenarioStep> steps);
 
   Router router;
   RankLayout layout;
@@ -61,5 +64,8 @@ struct Scenario {
   // Whether a step behind this one writes to the slot.
   bool written_after(Slot slot, Step step) const;
 };
+
+// Steps 1 … count of 8 tokens each, captured by calls, without trouble, and no slot in two of them.
+std::vector<ScenarioStep> plain_steps(int count);
 
 }  // namespace moetap::test

@@ -1,0 +1,259 @@
+#include <moetap/error.h>
+#include <moetap/reader.h>
+#include <moetap/readers.h>
+#include <moetap/transports.h>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <tuple>
+
+#include "devices.h"
+#include "engine.h"
+#include "expect_rows.h"
+#include "message_of.h"
+#include "scenario.h"
+#include "test_endpoint.h"
+#include "watched_device.h"
+
+namespace moetap::test {
+namespace {
+
+const Router kRouter{ModelShape::uniform(5, 8, 128)};
+
+// Both ends in one process: what matters here is the order of things on the device.
+class DeviceTransport : public EndpointTest {
+ protected:
+  DeviceTransport() {
+    endpoint.shape = kRouter.shape;
+    endpoint.num_slots = Scenario::kSlots;
+    endpoint.max_tokens = Scenario::kMaxTokens;
+    endpoint.ring_depth = 4;
+    endpoint.limit = Milliseconds(20'000);
+  }
+
+  std::unique_ptr<CaptureTransport> transport(Device& device, int staging_depth = 2) const {
+    return make_device_transport(device, endpoint, {.staging_depth = staging_depth});
+  }
+};
+
+class DeviceTransportOn : public DeviceTransport,
+                          public ::testing::WithParamInterface<DeviceMaker> {};
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceTransportOn, ::testing::ValuesIn(every_device()),
+                         device_name);
+
+enum class Held { compute, copies };
+
+// Which side is delayed, how many staging buffers there are, and the seed.
+class Delayed : public DeviceTransport,
+                public ::testing::WithParamInterface<std::tuple<Held, int, std::uint64_t>> {};
+INSTANTIATE_TEST_SUITE_P(Seeds, Delayed,
+                         ::testing::Combine(::testing::Values(Held::compute, Held::copies),
+                                            ::testing::Values(1, 2, 3),
+                                            ::testing::Range<std::uint64_t>(1, 21)));
+
+TEST_P(Delayed, TheCopyFollowsTheSnapshotAndTheNextSnapshotTheCopy) {  // H15
+  const auto& [held, staging_depth, seed] = GetParam();
+  const Scenario scenario(kRouter, plain_steps(4));
+  WatchedDevice device(seed);
+  auto worker = transport(device, staging_depth);
+  Stream& copies = device.last_stream();
+  Engine engine(device, scenario, std::move(worker), {});
+  Stream& compute = device.last_stream();
+  Reader reader(make_device_reader(endpoint));
+
+  device.seeded().hold(held == Held::compute ? compute : copies, true);
+  for (const ScenarioStep& step : scenario.steps) engine.run(step);
+  engine.finish();
+  EXPECT_TRUE(engine.failed().empty());
+  for (const ScenarioStep& step : scenario.steps) {
+    reader.wait_for(step.step, endpoint.limit);
+    expect_rows(reader, scenario, step);
+  }
+}
+
+TEST_P(DeviceTransportOn, FullRingIsAnErrorThatLosesNothing) {  // H14
+  endpoint.limit = Milliseconds(30);
+  const Scenario scenario(kRouter, plain_steps(6));
+  const auto device = GetParam()();
+  Engine engine(*device, scenario, transport(*device), {});
+  Reader reader(make_device_reader(endpoint));
+  for (int i = 0; i < 4; ++i) engine.run(scenario.steps[i]);
+  engine.finish();
+
+  const std::string full = message_of<TimeoutError>([&] { engine.run(scenario.steps[4]); });
+  EXPECT_TRUE(contains(full, "4 wait for the scheduler, the oldest is of step 1")) << full;
+  for (int i = 0; i < 4; ++i) {
+    reader.wait_for(scenario.steps[i].step, Milliseconds(20'000));
+    expect_rows(reader, scenario, scenario.steps[i]);
+  }
+  // The step is still open: its rows can follow now.
+  engine.publish(scenario.steps[4]);
+  engine.run(scenario.steps[5]);
+  engine.finish();
+  for (int i = 4; i < 6; ++i) {
+    reader.wait_for(scenario.steps[i].step, Milliseconds(20'000));
+    expect_rows(reader, scenario, scenario.steps[i]);
+  }
+}
+
+TEST_F(DeviceTransport, DeviceThatIsBehindIsAnErrorThatBlamesIt) {
+  endpoint.limit = Milliseconds(30);
+  const Scenario scenario(kRouter, plain_steps(5));
+  const auto device = make_host_device();
+  Engine engine(*device, scenario, transport(*device), {});
+  Reader reader(make_device_reader(endpoint));
+  std::atomic<bool> go{false};
+  engine.stream().call(
+      [](void* flag) {
+        while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+      },
+      &go);
+  for (int i = 0; i < 4; ++i) engine.run(scenario.steps[i]);
+  const std::string behind = message_of<TimeoutError>([&] { engine.finish(Milliseconds(10)); });
+  EXPECT_TRUE(contains(behind, "10 ms for the device")) << behind;
+  const std::string full = message_of<TimeoutError>([&] { engine.run(scenario.steps[4]); });
+  EXPECT_TRUE(contains(full, "30 ms for the device")) << full;
+  EXPECT_TRUE(contains(full, "4 have not left it")) << full;
+
+  go = true;
+  reader.wait_for(1, Milliseconds(20'000));
+  engine.publish(scenario.steps[4]);
+  for (const ScenarioStep& step : scenario.steps) {
+    reader.wait_for(step.step, Milliseconds(20'000));
+    expect_rows(reader, scenario, step);
+  }
+}
+
+// A worker whose step 1 failed, with its calls at hand.
+class DeviceTransportAfterFailure : public DeviceTransportOn {
+ protected:
+  DeviceTransportAfterFailure() {
+    capturer->begin_step({.step = 1, .num_tokens = 4}, *stream);
+    capturer->publish(slots.as<const Slot>(), *stream);  // no layer was captured
+    capturer->end_request(1, RequestEnd::finished);      // matters to nobody here
+  }
+
+  void wait_for_failure() {
+    const std::string failed =
+        message_of<StepFailed>([&] { reader->wait_for(1, Milliseconds(20'000)); });
+    EXPECT_TRUE(contains(failed, "layers 0-4 were not captured")) << failed;
+  }
+  void let_it_fail() {
+    stream->synchronize();
+    while (reader->last_step() < 1) pump();
+    wait_for_failure();
+  }
+  // Devices that run their work inside calls need some.
+  void pump() { stream->idle(); }
+
+  void expect_failure_once(const std::function<void()>& call) {
+    const std::string failed = message_of<StepFailed>(call);
+    EXPECT_TRUE(contains(failed, "step 1 failed: layers 0-4 were not captured")) << failed;
+    EXPECT_NO_THROW(call());
+  }
+
+  void capture() {
+    for (int layer = 0; layer < 5; ++layer) {
+      capturer->capture(layer, model->topk_ids(layer, 4), *stream);
+    }
+  }
+
+  std::unique_ptr<Device> device = GetParam()();
+  std::unique_ptr<Stream> stream = device->make_stream();
+  std::unique_ptr<Model> model = std::make_unique<Model>(*device, kRouter, 4);
+  Buffer slots = upload(*device, *stream, std::vector<Slot>{3, 2, 1, 0});
+  std::unique_ptr<Capturer> capturer = make_capturer();
+  std::unique_ptr<Reader> reader = std::make_unique<Reader>(make_device_reader(endpoint));
+
+ private:
+  std::unique_ptr<Capturer> make_capturer() {
+    auto made = std::make_unique<Capturer>(transport(*device));
+    for (int layer = 0; layer < 5; ++layer) made->bind(layer);
+    return made;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceTransportAfterFailure, ::testing::ValuesIn(every_device()),
+                         device_name);
+
+TEST_P(DeviceTransportAfterFailure, NextBeginStepThrowsItOnce) {
+  let_it_fail();
+  expect_failure_once([&] { capturer->begin_step({.step = 2, .num_tokens = 4}, *stream); });
+}
+
+TEST_P(DeviceTransportAfterFailure, FinalizeThrowsItOnce) {
+  expect_failure_once([&] { capturer->finalize(1, Milliseconds(20'000)); });
+  wait_for_failure();
+}
+
+TEST_P(DeviceTransportAfterFailure, FinalizeThatRunsOutOfTimeDoesNotLoseIt) {
+  let_it_fail();
+  expect_failure_once([&] { capturer->finalize(1, Milliseconds(0)); });
+}
+
+TEST_P(DeviceTransportAfterFailure, NextPublishThrowsItAndLeavesItsOwnStepAsItWas) {
+  try {
+    capturer->begin_step({.step = 2, .num_tokens = 4}, *stream);
+  } catch (const StepFailed&) {
+    return;  // this seed ran everything at once, see NextBeginStepThrowsItOnce
+  }
+  model->route(2, 4, *stream);
+  capture();
+  let_it_fail();
+  expect_failure_once([&] { capturer->publish(slots.as<const Slot>(), *stream); });
+  capturer->finalize(2, Milliseconds(20'000));
+  reader->wait_for(2, Milliseconds(20'000));
+  const Scenario scenario(kRouter, {{.step = 2, .num_tokens = 4, .slots = {3, 2, 1, 0}}});
+  expect_rows(*reader, scenario, scenario.steps.front());
+}
+
+TEST_P(DeviceTransportOn, EndsOnlyWhenItsCopiesHaveLanded) {
+  const Scenario scenario(kRouter, plain_steps(3));
+  const auto device = GetParam()();
+  auto engine = std::make_unique<Engine>(*device, scenario, transport(*device), EngineOptions{});
+  Reader reader(make_device_reader(endpoint));
+  for (const ScenarioStep& step : scenario.steps) engine->run(step);
+  engine.reset();
+  for (const ScenarioStep& step : scenario.steps) {
+    reader.wait_for(step.step, Milliseconds(20'000));
+    expect_rows(reader, scenario, step);
+  }
+}
+
+TEST_P(DeviceTransportOn, PublishThatTheDeviceRefusesLosesNoRecord) {
+  const Scenario scenario(kRouter, plain_steps(2));
+  const auto device = GetParam()();
+  Engine engine(*device, scenario, transport(*device), {});
+  Reader reader(make_device_reader(endpoint));
+  engine.begin(scenario.steps[0]);
+  engine.stream().begin_capture();
+  EXPECT_THROW(engine.publish(scenario.steps[0]), StateError);
+  engine.stream().end_capture();
+  engine.publish(scenario.steps[0]);
+  engine.run(scenario.steps[1]);
+  engine.finish();
+  for (const ScenarioStep& step : scenario.steps) {
+    reader.wait_for(step.step, Milliseconds(20'000));
+    expect_rows(reader, scenario, step);
+  }
+}
+
+TEST_F(DeviceTransport, NeedsAStagingBuffer) {
+  const auto device = make_host_device();
+  const std::string message = message_of<ArgumentError>([&] { transport(*device, 0); });
+  EXPECT_TRUE(contains(message, "staging_depth is 0")) << message;
+}
+
+TEST_F(DeviceTransport, IsOneForAModelInAProcess) {  // H12, H22
+  const auto device = make_host_device();
+  const auto first = transport(*device);
+  EXPECT_THROW(transport(*device), OwnedError);
+  // A transport of the other kind takes other shared memory, but the model is the same.
+  EXPECT_THROW(make_shm_transport(*device, endpoint), OwnedError);
+}
+
+}  // namespace
+}  // namespace moetap::test

@@ -1,0 +1,37 @@
+// A seeded device that knows which streams were made on it, so that a test can hold back one that
+// the code under test keeps to itself.
+#pragma once
+
+#include <moetap/host_device.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace moetap::test {
+
+class WatchedDevice final : public Device {
+ public:
+  explicit WatchedDevice(std::uint64_t seed) : seeded_(make_seeded_device(seed)) {}
+
+  std::string name() const override { return seeded_->name(); }
+  Buffer allocate(std::size_t bytes) override { return seeded_->allocate(bytes); }
+  Buffer allocate_pinned(std::size_t bytes) override { return seeded_->allocate_pinned(bytes); }
+  Buffer pin(std::span<std::byte> memory) override { return seeded_->pin(memory); }
+  std::unique_ptr<Event> make_event() override { return seeded_->make_event(); }
+  std::unique_ptr<Stream> make_stream() override {
+    std::unique_ptr<Stream> stream = seeded_->make_stream();
+    last_stream_ = stream.get();
+    return stream;
+  }
+
+  Stream& last_stream() { return *last_stream_; }
+  SeededDevice& seeded() { return *seeded_; }
+
+ private:
+  std::unique_ptr<SeededDevice> seeded_;
+  Stream* last_stream_ = nullptr;
+};
+
+}  // namespace moetap::test
