@@ -26,11 +26,10 @@ class SeededHost final : public HostDevice<SeededDevice> {
   std::unique_ptr<Stream> make_stream() override;
 
   void hold(Stream& stream, bool held) override;
-  bool step() override { return run_one(Held::last); }
-
-  bool reached(const Point& point) override;
-  void block_until(const Point& point) override;
-  void block_until_all_done() override;
+  bool step() override {
+    refuse_in_callback("step()");
+    return run_one(Held::last);
+  }
 
   void add(SeededStream& stream) { streams_.push_back(&stream); }
   void remove(SeededStream& stream) { std::erase(streams_, &stream); }
@@ -44,6 +43,10 @@ class SeededHost final : public HostDevice<SeededDevice> {
  private:
   enum class Held { never, last };
   bool run_one(Held held);
+
+  bool poll(const Point& point) override;
+  void wait(const Point& point) override;
+  void wait_all() override;
 
   std::uint64_t seed_;
   std::mt19937_64 random_;
@@ -135,7 +138,6 @@ void SeededHost::hold(Stream& stream, bool held) {
 }
 
 bool SeededHost::run_one(Held held) {
-  refuse_in_callback("running work");
   const auto draw_ready = [this](bool of_held) -> SeededStream* {
     const auto ready = [&](const SeededStream* s) { return s->held == of_held && s->ready(); };
     auto left = std::count_if(streams_.begin(), streams_.end(), ready);
@@ -157,12 +159,13 @@ void SeededHost::draw_work() {
 }
 
 // A caller that polls must see progress in the end, whatever the eagerness.
-bool SeededHost::reached(const Point& point) {
+bool SeededHost::poll(const Point& point) {
   if (draw(2) == 0) run_one(Held::last);
   return point.reached();
 }
 
-void SeededHost::block_until(const Point& point) {
+// Waits refer to work that was queued before them, so there is always some that can run.
+void SeededHost::wait(const Point& point) {
   while (!point.reached()) {
     if (run_one(Held::last)) continue;
     throw StateError(fmt::format(
@@ -172,7 +175,7 @@ void SeededHost::block_until(const Point& point) {
   }
 }
 
-void SeededHost::block_until_all_done() {
+void SeededHost::wait_all() {
   while (run_one(Held::last)) {
   }
 }

@@ -14,12 +14,21 @@
 
 namespace moetap::host {
 
-// Who runs the queued operations.
+// Who runs the queued operations. StateError for calls from a callback.
 class Executor {
  public:
-  virtual bool reached(const Point& point) = 0;
-  virtual void block_until(const Point& point) = 0;
-  virtual void block_until_all_done() = 0;
+  bool reached(const Point& point) {
+    refuse_in_callback("asking for progress");
+    return poll(point);
+  }
+  void block_until(const Point& point) {
+    refuse_in_callback("waiting");
+    wait(point);
+  }
+  void block_until_all_done() {
+    refuse_in_callback("freeing memory");
+    wait_all();
+  }
 
   Memory& memory() { return memory_; }
 
@@ -27,6 +36,10 @@ class Executor {
   ~Executor() = default;
 
  private:
+  virtual bool poll(const Point& point) = 0;
+  virtual void wait(const Point& point) = 0;
+  virtual void wait_all() = 0;
+
   Memory memory_;
 };
 

@@ -1,9 +1,8 @@
 // The host device whose streams are threads.
 #include <moetap/host_device.h>
 
-#include <algorithm>
-#include <mutex>
-#include <vector>
+#include <memory>
+#include <string>
 
 #include "host_device.h"
 #include "thread_stream.h"
@@ -20,18 +19,15 @@ class ThreadDevice final : public HostDevice<Device>, public StreamList {
     return std::make_unique<ThreadStream>(*this, *this);
   }
 
-  bool reached(const Point& point) override {
-    refuse_in_callback("asking for progress");
-    return point.reached();
-  }
+ private:
+  bool poll(const Point& point) override { return point.reached(); }
 
-  void block_until(const Point& point) override {
-    refuse_in_callback("waiting");
+  void wait(const Point& point) override {
     if (point.timeline != nullptr) point.timeline->wait(point.count);
   }
 
-  void block_until_all_done() override {
-    for (const Point& point : ends()) block_until(point);
+  void wait_all() override {
+    for (const Point& point : ends()) wait(point);
   }
 };
 

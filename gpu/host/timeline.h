@@ -16,7 +16,7 @@ inline constexpr std::chrono::microseconds kDeviceSpin{50};
 
 // Counts a stream's finished operations. One thread advances it, any thread waits. It outlives its
 // stream for as long as an event or a queued wait refers to it.
-class Timeline {
+class alignas(64) Timeline {
  public:
   std::uint64_t done() const { return done_.load(std::memory_order_acquire); }
 

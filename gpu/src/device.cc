@@ -31,9 +31,20 @@ Buffer::~Buffer() {
   if (release_ != nullptr) release_(*device_, data_, bytes_);
 }
 
+namespace {
+
+bool names_cuda(std::string_view name) {
+  if (name == "cuda") return true;
+  if (!name.starts_with("cuda:")) return false;
+  name.remove_prefix(5);
+  return !name.empty() && name.find_first_not_of("0123456789") == name.npos;
+}
+
+}  // namespace
+
 std::unique_ptr<Device> open_device(std::string_view name) {
   if (name == "auto" || name == "host") return make_host_device();
-  if (name == "cuda" || name.starts_with("cuda:")) {
+  if (names_cuda(name)) {
     throw ArgumentError(fmt::format(
         "device '{}' is not available: this build of moetap has no CUDA device; use 'host' or "
         "'auto', or a moetap-gpu built where Meson finds the CUDA toolkit",
