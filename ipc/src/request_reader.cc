@@ -163,7 +163,7 @@ void RingRequestReader::require_sizes(TokenRange range, std::size_t rows,
                     range.start, range.end));
   }
   const auto count = static_cast<std::size_t>(range.size());
-  if (states != count || rows / shape().row_bytes() != count || rows % shape().row_bytes() != 0) {
+  if (states != count || rows != count * shape().row_bytes()) {
     throw ArgumentError(
         fmt::format("{} states and {} bytes of rows for positions [{}, {}): {} states and {} bytes "
                     "a row are needed",
