@@ -88,8 +88,7 @@ void Engine::begin(const ScenarioStep& step) {
   if (scenario_.layout == RankLayout::padded || step.graph) {
     info.padded_tokens = std::max(step.padded_tokens, step.num_tokens);
   }
-  const RequestSpan all{.request = step.step, .position = 0, .count = step.num_tokens};
-  if (step.num_tokens > 0) info.requests = {&all, 1};
+  info.requests = step.requests;
   insist([&] { capturer_.begin_step(info, *stream_); }, 0);
   capture(step);
 }

@@ -35,6 +35,8 @@ class Engine {
   // Waits until the last one is visible.
   void finish(Milliseconds limit = Milliseconds(20'000));
 
+  void end_request(std::uint64_t request, RequestEnd how) { capturer_.end_request(request, how); }
+
   Stream& stream() { return *stream_; }
   // Whose StepFailed was thrown; one that is thrown twice is a failure of the test.
   const std::set<Step>& failed() const { return failed_; }

@@ -30,6 +30,7 @@ struct ScenarioStep {
   bool graph = false;                     // replayed, else captured by calls
   std::vector<Slot> slots{};              // of this rank's tokens
   Trouble trouble = Trouble::none;
+  std::vector<RequestSpan> requests{};  // whose the tokens are; nobody needs to know if empty
 };
 
 struct Scenario {

@@ -1,0 +1,201 @@
+// The device transport whose worker keeps the rows by request (HostCache::per_request).
+#include <moetap/error.h>
+#include <moetap/reader.h>
+#include <moetap/readers.h>
+#include <moetap/transports.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "child_process.h"
+#include "devices.h"
+#include "engine.h"
+#include "message_of.h"
+#include "request_scenario.h"
+#include "test_endpoint.h"
+
+namespace moetap::test {
+namespace {
+
+constexpr Milliseconds kPatience{20'000};
+
+class RequestTransport : public EndpointTest {
+ protected:
+  explicit RequestTransport(const ModelShape& shape = ModelShape::uniform(5, 8, 128)) {
+    endpoint.shape = shape;
+    endpoint.num_slots = Scenario::kSlots;
+    endpoint.max_tokens = Scenario::kMaxTokens;
+    endpoint.limit = kPatience;
+  }
+
+  std::unique_ptr<CaptureTransport> transport(Device& device) const {
+    return make_device_transport(device, endpoint, {.host_cache = HostCache::per_request});
+  }
+
+  void expect_request(RequestReader& reader, const RequestScenario::Finished& finished) {
+    SCOPED_TRACE(::testing::Message() << "request " << finished.request);
+    const auto size = static_cast<std::int64_t>(finished.rows.size());
+    const Routes routes = reader.take(finished.request, {0, size}, kPatience);
+    for (std::int64_t position = 0; position < size; ++position) {
+      const auto& expected = finished.rows[static_cast<std::size_t>(position)];
+      ASSERT_EQ(routes.state(position), expected ? RowState::present : RowState::missing)
+          << position;
+      if (!expected) continue;
+      const auto row = routes.row(position);
+      ASSERT_TRUE(std::equal(row.begin(), row.end(), expected->begin())) << position;
+    }
+  }
+};
+
+class RequestTransportEndToEnd : public RequestTransport,
+                                 public ::testing::WithParamInterface<DeviceMaker> {
+ protected:
+  RequestTransportEndToEnd()
+      : scenario(GetParam().seed + 7, {.shape = endpoint.shape, .missing_routes = true}) {}
+
+  void run_worker() {
+    const auto device = GetParam()();
+    Engine engine(*device, scenario.scenario, transport(*device), {});
+    std::set<Step> troubled;
+    for (std::size_t i = 0; i < scenario.ends.size(); ++i) {
+      const ScenarioStep& step = scenario.scenario.steps[i];
+      engine.run(step);
+      if (step.trouble != Trouble::none) troubled.insert(step.step);
+      // At once, with the step still on its way: whoever takes the rows must wait for them.
+      for (const auto& [request, how] : scenario.ends[i]) engine.end_request(request, how);
+    }
+    engine.finish();
+    EXPECT_EQ(engine.failed(), troubled);
+    all_taken.wait();
+  }
+
+  RequestScenario scenario;
+  Signal all_taken;
+};
+INSTANTIATE_TEST_SUITE_P(Devices, RequestTransportEndToEnd, ::testing::ValuesIn(every_device()),
+                         device_name);
+
+TEST_P(RequestTransportEndToEnd, EveryRowIsExactOrMissing) {  // H9, H10, H17
+  ChildProcess worker([this] { run_worker(); });
+  RequestReader reader(make_request_reader(endpoint));
+  ASSERT_GT(scenario.finished.size(), 10u);
+  for (const auto& finished : scenario.finished) expect_request(reader, finished);
+  for (const ScenarioStep& step : scenario.scenario.steps) {
+    if (step.trouble == Trouble::none) {
+      EXPECT_NO_THROW(reader.wait_for(step.step, kPatience)) << step.step;
+    } else {
+      EXPECT_THROW(reader.wait_for(step.step, kPatience), StepFailed) << step.step;
+    }
+  }
+  all_taken.raise();
+  EXPECT_EQ(worker.join(), 0);
+}
+
+// Plain steps whose tokens all are one request's, 8 a step.
+std::vector<ScenarioStep> steps_of_one_request(int count) {
+  std::vector<ScenarioStep> steps = plain_steps(std::min(count, 7));
+  while (static_cast<int>(steps.size()) < count) {
+    steps.push_back(steps[steps.size() % 7]);
+    steps.back().step = steps.size();
+  }
+  for (ScenarioStep& step : steps) {
+    step.requests = {{1, static_cast<std::int64_t>(step.step - 1) * 8, 8}};
+  }
+  return steps;
+}
+
+RequestScenario::Finished all_rows(const Scenario& scenario) {
+  RequestScenario::Finished finished{.request = 1, .rows = {}};
+  for (const ScenarioStep& step : scenario.steps) {
+    for (int row = 0; row < 8; ++row) finished.rows.push_back(scenario.router.row(step.step, row));
+  }
+  return finished;
+}
+
+class RequestTransportOn : public RequestTransport,
+                           public ::testing::WithParamInterface<DeviceMaker> {};
+INSTANTIATE_TEST_SUITE_P(Devices, RequestTransportOn, ::testing::ValuesIn(every_device()),
+                         device_name);
+
+TEST_P(RequestTransportOn, FullRingIsAnErrorThatLosesNothing) {  // H14
+  endpoint.limit = Milliseconds(150);
+  const Scenario scenario(Router{endpoint.shape}, steps_of_one_request(20));
+  const auto device = GetParam()();
+  Engine engine(*device, scenario, transport(*device), {});
+  RequestReader reader(make_request_reader(endpoint));
+  // Four steps are announced in the ring, four wait in host memory.
+  std::size_t next = 0;
+  const std::string full = message_of<TimeoutError>([&] {
+    for (; next < 20; ++next) engine.run(scenario.steps[next]);
+  });
+  EXPECT_EQ(next, 8u);
+  EXPECT_TRUE(contains(full, "4 wait for the scheduler, the oldest is of step 1")) << full;
+
+  reader.wait_for(4, kPatience);
+  engine.publish(scenario.steps[next]);
+  while (++next < 20) {
+    reader.wait_for(next - 4, kPatience);
+    engine.run(scenario.steps[next]);
+  }
+  while (reader.last_step() < 16) engine.stream().idle();  // which runs a seeded device's work
+  engine.finish();
+  engine.end_request(1, RequestEnd::finished);
+  expect_request(reader, all_rows(scenario));
+}
+
+TEST_P(RequestTransportOn, EndsAlthoughTheSchedulerReadsNothing) {
+  const Scenario scenario(Router{endpoint.shape}, steps_of_one_request(8));
+  const auto device = GetParam()();
+  Engine engine(*device, scenario, transport(*device), {});
+  for (const ScenarioStep& step : scenario.steps) engine.run(step);
+  engine.end_request(1, RequestEnd::finished);
+}
+
+TEST_P(RequestTransportOn, FinalizeHandsFinishedRequestsOver) {
+  const Scenario scenario(Router{endpoint.shape}, steps_of_one_request(2));
+  const auto device = GetParam()();
+  Engine engine(*device, scenario, transport(*device), {});
+  RequestReader reader(make_request_reader(endpoint));
+  for (const ScenarioStep& step : scenario.steps) engine.run(step);
+  engine.end_request(1, RequestEnd::finished);
+  engine.finish();
+  // No more work of the device's, which runs in its caller's thread, is needed.
+  EXPECT_EQ(reader.take(1, {0, 16}, Milliseconds(0)).count(RowState::present), 16u);
+}
+
+TEST_F(RequestTransport, DeviceThatIsBehindIsAnErrorThatBlamesIt) {
+  endpoint.limit = Milliseconds(30);
+  const Scenario scenario(Router{endpoint.shape}, steps_of_one_request(5));
+  const auto device = make_host_device();
+  Engine engine(*device, scenario, transport(*device), {});
+  std::atomic<bool> go{false};
+  engine.stream().call(
+      [](void* flag) {
+        while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+      },
+      &go);
+  for (int i = 0; i < 4; ++i) engine.run(scenario.steps[i]);
+  const std::string behind = message_of<TimeoutError>([&] { engine.run(scenario.steps[4]); });
+  go = true;
+  EXPECT_TRUE(contains(behind, "of 4 published steps 0 are in the worker's cache")) << behind;
+  EXPECT_TRUE(contains(behind, "the device is behind")) << behind;
+}
+
+TEST_F(RequestTransport, StepMustSayWhoseItsTokensAre) {
+  const auto device = make_host_device();
+  const auto worker = transport(*device);
+  const auto stream = device->make_stream();
+  const RequestSpan some{.request = 1, .position = 0, .count = 3};
+  const StepInfo step{.step = 1, .num_tokens = 4, .dp_tokens = {}, .requests = {&some, 1}};
+  const std::string message =
+      message_of<ArgumentError>([&] { worker->begin_step(step, 0, *stream); });
+  EXPECT_TRUE(contains(message, "3 tokens of 4")) << message;
+}
+
+}  // namespace
+}  // namespace moetap::test

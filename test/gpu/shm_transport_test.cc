@@ -1,0 +1,121 @@
+#include <moetap/error.h>
+#include <moetap/file_lock.h>
+#include <moetap/reader.h>
+#include <moetap/readers.h>
+#include <moetap/transports.h>
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "devices.h"
+#include "engine.h"
+#include "expect_rows.h"
+#include "message_of.h"
+#include "names.h"
+#include "scenario.h"
+#include "test_endpoint.h"
+
+namespace moetap::test {
+namespace {
+
+constexpr Milliseconds kPatience{20'000};
+
+// Both ends in one process; end_to_end_test.cc has them in two.
+class ShmTransportOn : public EndpointTest, public ::testing::WithParamInterface<DeviceMaker> {
+ protected:
+  ShmTransportOn() {
+    endpoint.shape = ModelShape::uniform(5, 8, 128);
+    endpoint.num_slots = Scenario::kSlots;
+    endpoint.max_tokens = Scenario::kMaxTokens;
+    endpoint.limit = kPatience;
+  }
+  ~ShmTransportOn() override { std::filesystem::remove(lock_path(endpoint)); }
+
+  std::unique_ptr<Device> device = GetParam()();
+};
+INSTANTIATE_TEST_SUITE_P(Devices, ShmTransportOn, ::testing::ValuesIn(every_device()), device_name);
+
+TEST_P(ShmTransportOn, PublishReturnsWhenTheRowsAreVisible) {
+  const Scenario scenario(Router{endpoint.shape}, plain_steps(5));
+  Engine engine(*device, scenario, make_shm_transport(*device, endpoint), {});
+  Reader reader(make_shm_reader(endpoint));
+  for (const ScenarioStep& step : scenario.steps) {
+    engine.run(step);
+    EXPECT_EQ(reader.last_step(), step.step);
+    expect_rows(reader, scenario, step);
+  }
+}
+
+TEST_P(ShmTransportOn, PublishThrowsTheFailureOfItsOwnStep) {
+  for (const Trouble trouble :
+       {Trouble::layer_missing, Trouble::bad_id, Trouble::bad_slot, Trouble::slot_twice}) {
+    std::vector<ScenarioStep> steps = plain_steps(3);
+    steps[1].trouble = trouble;
+    steps[1].slots = steps[0].slots;  // whose rows the failed step takes away
+    if (trouble == Trouble::bad_slot) steps[1].slots[4] = Scenario::kSlots;
+    if (trouble == Trouble::slot_twice) steps[1].slots[4] = steps[1].slots[5];
+    const Scenario scenario(Router{endpoint.shape}, steps);
+    Engine engine(*device, scenario, make_shm_transport(*device, endpoint), {});
+    Reader reader(make_shm_reader(endpoint));
+    engine.run(steps[0]);
+    expect_rows(reader, scenario, steps[0]);
+    engine.run(steps[1]);
+    EXPECT_EQ(engine.failed(), std::set<Step>{2});
+    EXPECT_THROW(reader.wait_for(2, kPatience), StepFailed);
+    if (trouble == Trouble::bad_slot) steps[1].slots.erase(steps[1].slots.begin() + 4);
+    expect_rows(reader, scenario, steps[1]);
+    engine.run(steps[2]);
+    reader.wait_for(3, kPatience);
+    expect_rows(reader, scenario, steps[2]);
+  }
+}
+
+TEST_P(ShmTransportOn, LockThatIsHeldTooLongIsAnErrorThatLosesNothing) {  // H24
+  endpoint.limit = Milliseconds(20);
+  std::vector<ScenarioStep> steps = plain_steps(3);
+  steps[1].trouble = Trouble::bad_id;
+  const Scenario scenario(Router{endpoint.shape}, steps);
+  Engine engine(*device, scenario, make_shm_transport(*device, endpoint), {});
+  Reader reader(make_shm_reader(endpoint));
+  FileLock other(lock_path(endpoint));
+  for (const ScenarioStep& step : steps) {  // a good one, one that fails, a good one
+    other.lock();
+    const std::string held = message_of<TimeoutError>([&] { engine.run(step); });
+    EXPECT_TRUE(contains(held, "20 ms")) << held;
+    other.unlock();
+    engine.publish(step);  // it is still open
+    EXPECT_EQ(reader.last_step(), step.step);
+    expect_rows(reader, scenario, step);
+  }
+  EXPECT_EQ(engine.failed(), std::set<Step>{2});
+}
+
+TEST_P(ShmTransportOn, WireLayoutHoldsTheIdsAsInt32) {
+  endpoint.layout = ShmLayout::wire;
+  const Router router{.shape = endpoint.shape, .missing_routes = true};
+  const Scenario scenario(router, plain_steps(7));
+  Engine engine(*device, scenario, make_shm_transport(*device, endpoint), {});
+  Reader reader(make_shm_reader(endpoint));
+  for (const ScenarioStep& step : scenario.steps) engine.run(step);
+  int missing = 0;
+  for (const ScenarioStep& step : scenario.steps) {
+    for (std::size_t i = 0; i < step.slots.size(); ++i) {
+      const StepWindow any;
+      std::vector<std::byte> row(endpoint.shape.row_bytes());
+      RowState state{};
+      reader.read({&step.slots[i], 1}, {&any, 1}, row, {&state, 1});
+      if (router.misses_route(step.step, static_cast<std::int64_t>(i))) {
+        EXPECT_EQ(state, RowState::missing);
+        ++missing;
+      } else {
+        EXPECT_EQ(state, RowState::unverified);
+        EXPECT_EQ(row, router.row(step.step, static_cast<std::int64_t>(i)));
+      }
+    }
+  }
+  EXPECT_GT(missing, 0);
+}
+
+}  // namespace
+}  // namespace moetap::test
