@@ -1,0 +1,30 @@
+// What the two example programs agree on. An engine's processes get this from its configuration and
+// from its scheduler.
+#pragma once
+
+#include <moetap/endpoint.h>
+
+#include <string>
+#include <vector>
+
+namespace example {
+
+// One request: a prompt, and a token for each step after the first. Its KV cache lies in these
+// blocks, in this order.
+inline constexpr int kBlockSize = 16;
+inline const std::vector<moetap::BlockId> kBlocks = {3, 7, 5, 2};
+inline constexpr std::int64_t kPrompt = 40;
+inline constexpr moetap::Step kSteps = 25;
+
+// The last sampled token is not run through the model, so it has no row.
+inline constexpr std::int64_t kRows = kPrompt + static_cast<std::int64_t>(kSteps) - 1;
+
+inline moetap::Endpoint endpoint(const std::string& instance) {
+  return {.instance = instance,
+          .dp_rank = 0,
+          .shape = moetap::ModelShape::uniform(/*num_layers=*/4, /*top_k=*/2, /*num_experts=*/16),
+          .num_slots = 8 * kBlockSize,
+          .max_tokens = 64};
+}
+
+}  // namespace example

@@ -1,0 +1,73 @@
+// The scheduler's book of KV-cache blocks: who holds which, and which hold a prefix that another
+// request can use (block-hash prefix caching, as vLLM does it).
+#pragma once
+
+#include <moetap/types.h>
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace demo {
+
+using moetap::BlockId;
+using moetap::Step;
+
+// Identifies the contents of a block and of everything before it.
+using BlockHash = std::uint64_t;
+
+// A block is in use (references > 0) or free. A free block keeps its contents, and can be taken
+// again by its hash, until allocate() gives it to a new owner: the least recently freed one first.
+class KvCache {
+ public:
+  KvCache(std::int64_t num_blocks, int block_size);
+
+  std::int64_t num_blocks() const { return static_cast<std::int64_t>(blocks_.size()); }
+  int block_size() const { return block_size_; }
+  std::int64_t free_blocks() const { return free_; }
+
+  // Takes the blocks of the longest prefix of `hashes` that is there, adding a reference to each.
+  std::vector<BlockId> take_cached(std::span<const BlockHash> hashes);
+
+  // Takes a free block for new contents, whose first row is written in `step` or later.
+  // moetap::StateError if there is none.
+  BlockId allocate(Step step);
+
+  // Makes a full block, which the caller holds, available by its hash. Keeps an earlier block of
+  // the same hash.
+  void set_hash(BlockId block, BlockHash hash);
+
+  // Gives up one reference to each. Later blocks become the first to be reused: a prefix is worth
+  // more than what follows it.
+  void release(std::span<const BlockId> blocks);
+
+  int references(BlockId block) const { return at(block).references; }
+
+  // The step for which the block was allocated: older rows in its slots are another owner's.
+  Step first_step(BlockId block) const { return at(block).first_step; }
+
+ private:
+  struct Block {
+    int references = 0;
+    bool hashed = false;
+    BlockHash hash = 0;
+    Step first_step = 0;
+    BlockId older = -1;  // neighbours in the list of free blocks
+    BlockId newer = -1;
+  };
+
+  Block& at(BlockId block) { return blocks_.at(static_cast<std::size_t>(block)); }
+  const Block& at(BlockId block) const { return blocks_.at(static_cast<std::size_t>(block)); }
+  void append_free(BlockId block);
+  void remove_free(BlockId block);
+
+  int block_size_;
+  std::vector<Block> blocks_;
+  std::unordered_map<BlockHash, BlockId> by_hash_;
+  std::int64_t free_ = 0;
+  BlockId oldest_ = -1;
+  BlockId newest_ = -1;
+};
+
+}  // namespace demo

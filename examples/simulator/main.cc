@@ -1,0 +1,172 @@
+// moetap-demo: serves a request trace with pretended models, and checks every route that moetap
+// delivers.
+#include <moetap/error.h>
+#include <moetap/shape.h>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "run.h"
+#include "worker.h"
+
+namespace demo {
+namespace {
+
+struct Options {
+  std::string trace;
+  std::string model = "qwen3-30b-a3b";
+  std::size_t requests = 0;
+  std::string transport = "both";
+  std::int64_t kv_blocks = 0;
+  std::uint64_t seed = 1;
+  std::string json;
+  RunOptions run;
+};
+
+// Without a trace: few enough blocks that requests are preempted.
+constexpr std::size_t kGeneratedRequests = 64;
+constexpr std::int64_t kGeneratedBlocks = 384;
+constexpr std::int64_t kTraceBlocks = 4096;
+
+std::atomic<bool> interrupted{false};
+
+void add_options(CLI::App& app, Options& o) {
+  app.add_option("--trace", o.trace,
+                 "Azure CSV or Mooncake JSONL (default: a small generated trace)");
+  app.add_option("--model", o.model, "a known model's name, or a Hugging Face config.json")
+      ->capture_default_str();
+  app.add_option("--requests", o.requests,
+                 fmt::format("how many of the trace's requests (default: the first {}; {} "
+                             "generated ones)",
+                             kDefaultRequests, kGeneratedRequests))
+      ->check(CLI::PositiveNumber);
+  app.add_option("--transport", o.transport)
+      ->check(CLI::IsMember({"shm", "device", "both"}))
+      ->capture_default_str();
+  app.add_option("--workers", o.run.workers, "data-parallel workers, a process each")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--kv-blocks", o.kv_blocks,
+                 fmt::format("KV-cache blocks of a worker (default: {}, or twice what the longest "
+                             "request needs; {} for generated requests)",
+                             kTraceBlocks, kGeneratedBlocks))
+      ->check(CLI::PositiveNumber);
+  app.add_option("--block-size", o.run.scheduler.block_size, "tokens of a KV-cache block")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--max-tokens", o.run.scheduler.max_tokens, "tokens of a step")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--step-ms", o.run.step_ms, "time that the pretended forward pass takes at least")
+      ->check(CLI::Range(0.0, 10000.0))
+      ->capture_default_str();
+  app.add_option("--device", o.run.device, "auto, host, cuda or cuda:N")->capture_default_str();
+  app.add_option("--seed", o.seed, "of generated requests and sampled tokens")
+      ->capture_default_str();
+  app.add_option("--json", o.json, "write the figures to this file");
+}
+
+moetap::ModelShape model_shape(const std::string& model) {
+  const auto names = moetap::ModelShape::known_names();
+  if (std::find(names.begin(), names.end(), model) != names.end()) {
+    return moetap::ModelShape::known(model);
+  }
+  if (std::filesystem::exists(model)) return moetap::ModelShape::from_config_file(model);
+  throw moetap::ArgumentError(fmt::format(
+      "--model {}: neither a file nor a known model; known are {}", model, fmt::join(names, ", ")));
+}
+
+void set_kv_blocks(Options& o, const Trace& trace) {
+  const std::int64_t size = o.run.scheduler.block_size;
+  const std::int64_t longest = (trace.longest() + size - 1) / size;
+  if (o.kv_blocks != 0) {
+    o.run.scheduler.num_blocks = o.kv_blocks;
+  } else if (o.trace.empty()) {
+    o.run.scheduler.num_blocks = std::max(kGeneratedBlocks, longest);
+  } else {
+    o.run.scheduler.num_blocks = std::max(kTraceBlocks, 2 * longest);
+  }
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw moetap::SystemError(errno, "cannot write " + path);
+}
+
+int run_demo(Options& o) {
+  const moetap::ModelShape shape = model_shape(o.model);
+  const Trace trace =
+      o.trace.empty() ? generate_trace(o.requests != 0 ? o.requests : kGeneratedRequests, o.seed)
+                      : load_trace(o.trace, o.requests, o.seed);
+  set_kv_blocks(o, trace);
+  o.run.scheduler.max_requests = std::min<std::int64_t>(64, o.run.scheduler.max_tokens);
+  fmt::print("{}: {}; {}: {} requests; {} worker(s), {} KV blocks of {} tokens each\n", o.model,
+             shape.to_string(), trace.name, trace.requests.size(), o.run.workers,
+             o.run.scheduler.num_blocks, o.run.scheduler.block_size);
+  std::fflush(stdout);
+
+  std::vector<RunReport> runs;
+  for (const TransportKind kind : {TransportKind::shm, TransportKind::device}) {
+    if (o.transport != "both" && o.transport != transport_name(kind)) continue;
+    o.run.transport = kind;
+    runs.push_back(run_simulation(o.run, shape, trace, interrupted));
+    runs.back().model = o.model;
+  }
+  fmt::print("{}", to_table(runs));
+  if (!o.json.empty()) write_file(o.json, to_json(runs));
+
+  bool ok = true;
+  for (const RunReport& run : runs) {
+    for (const std::string& example : run.rows.examples) {
+      fmt::print(stderr, "{}: {}\n", run.transport, example);
+    }
+    ok = ok && run.ok();
+  }
+  if (!ok) fmt::print(stderr, "FAILED: not every expected row was verified\n");
+  return ok ? 0 : 1;
+}
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Serves a request trace with a pretended mixture-of-experts model in real processes, "
+      "and checks every route that moetap delivers.");
+  Options options;
+  add_options(app, options);
+  int fd = -1;
+  CLI::App* worker = app.add_subcommand("worker")->group("");  // what the demo starts; hidden
+  worker->add_option("--fd", fd)->required();
+  CLI11_PARSE(app, argc, argv);
+  if (worker->parsed()) return run_worker(fd);
+
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted = true; };
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+  try {
+    return run_demo(options);
+  } catch (const Interrupted&) {
+    fmt::print(stderr, "interrupted\n");
+    return 130;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "moetap-demo: {}\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace demo
+
+int main(int argc, char** argv) { return demo::main(argc, argv); }

@@ -1,0 +1,42 @@
+// Worker processes: this program again, with a socket to the scheduler.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "protocol.h"
+
+namespace demo {
+
+// Starts `moetap-demo worker`, and ends it: it leaves by itself when the socket is finished, so
+// that it can remove its shared memory, and is killed if it does not. Also when the scheduler dies
+// the kernel closes the socket, and the worker leaves.
+class WorkerProcess {
+ public:
+  // Call before the process has threads. moetap::SystemError.
+  explicit WorkerProcess(int rank);
+  WorkerProcess(WorkerProcess&& other) noexcept;
+  WorkerProcess& operator=(WorkerProcess&&) = delete;
+  ~WorkerProcess();
+
+  pid_t pid() const { return pid_; }
+  Socket& socket() { return socket_; }
+
+  // The next message, which must be `expected`. std::runtime_error with the worker's own error
+  // text, or with how it died.
+  std::span<const std::byte> expect(Message expected);
+
+  // Lets it leave and waits for it. std::runtime_error if it left with an error.
+  void join();
+
+ private:
+  std::string name() const;
+  std::string end();
+
+  int rank_;
+  Socket socket_{-1};
+  pid_t pid_ = -1;
+};
+
+}  // namespace demo

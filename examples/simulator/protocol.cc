@@ -1,0 +1,230 @@
+#include "protocol.h"
+
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+namespace demo {
+namespace {
+
+struct Header {
+  Message message;
+  std::uint32_t magic;
+  std::uint64_t bytes;
+};
+constexpr std::uint32_t kMagic = 0x6d6f6574;
+constexpr std::uint64_t kMaxBytes = 1ULL << 30;
+
+struct PlanHeader {
+  Step step;
+  std::uint64_t spans;
+  std::uint64_t ended;
+  std::uint64_t tokens;
+};
+
+template <class T>
+void put(std::vector<std::byte>& out, std::span<const T> values) {
+  const auto bytes = std::as_bytes(values);
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+// Takes `count` values off the front of a payload. Parts come in the order of falling alignment.
+template <class T>
+std::span<const T> take(std::span<const std::byte>& payload, std::uint64_t count) {
+  if (count > payload.size() / sizeof(T)) {
+    throw moetap::MismatchError(
+        fmt::format("a message announces {} values of {} bytes and has {} bytes left", count,
+                    sizeof(T), payload.size()));
+  }
+  const auto part = payload.first(count * sizeof(T));
+  payload = payload.subspan(part.size());
+  return {reinterpret_cast<const T*>(part.data()), count};
+}
+
+void expect_end(std::span<const std::byte> payload) {
+  if (!payload.empty()) {
+    throw moetap::MismatchError(fmt::format("a message has {} bytes too many", payload.size()));
+  }
+}
+
+}  // namespace
+
+Socket::Socket(Socket&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), buffer_(std::move(other.buffer_)) {}
+
+Socket& Socket::operator=(Socket&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(buffer_, other.buffer_);
+  return *this;
+}
+
+Socket::~Socket() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void Socket::send(Message message, std::span<const std::byte> payload) {
+  Header header{message, kMagic, payload.size()};
+  iovec parts[] = {{&header, sizeof header},
+                   {const_cast<std::byte*>(payload.data()), payload.size()}};
+  msghdr call{};
+  call.msg_iov = parts;
+  call.msg_iovlen = 2;
+  for (std::size_t left = sizeof header + payload.size(); left > 0;) {
+    const ssize_t sent = ::sendmsg(fd_, &call, MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      throw moetap::SystemError(errno, "cannot send to the other process");
+    }
+    left -= static_cast<std::size_t>(sent);
+    auto skip = static_cast<std::size_t>(sent);
+    for (iovec& part : parts) {
+      const std::size_t n = std::min(skip, part.iov_len);
+      part.iov_base = static_cast<std::byte*>(part.iov_base) + n;
+      part.iov_len -= n;
+      skip -= n;
+    }
+  }
+}
+
+void Socket::send(Message message, const std::string& text) {
+  send(message, std::as_bytes(std::span(text)));
+}
+
+std::optional<Socket::Received> Socket::receive() {
+  Header header{};
+  if (!receive_bytes(&header, sizeof header)) return std::nullopt;
+  if (header.magic != kMagic || header.message > Message::error || header.bytes > kMaxBytes) {
+    throw moetap::MismatchError("what the other process sent is no message of this program");
+  }
+  buffer_.resize(header.bytes);
+  if (!receive_bytes(buffer_.data(), buffer_.size())) return std::nullopt;
+  return Received{header.message, buffer_};
+}
+
+// False when the other end has closed (or died: a reset connection is the same to us).
+bool Socket::receive_bytes(void* to, std::size_t bytes) {
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t got = ::recv(fd_, static_cast<std::byte*>(to) + done, bytes - done, 0);
+    if (got == 0 || (got < 0 && errno == ECONNRESET)) return false;
+    if (got < 0 && errno != EINTR) {
+      throw moetap::SystemError(errno, "cannot receive from the other process");
+    }
+    if (got > 0) done += static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+bool Socket::readable(moetap::Milliseconds limit) {
+  pollfd poll{fd_, POLLIN, 0};
+  const int ready = ::poll(&poll, 1, static_cast<int>(limit.count()));
+  if (ready < 0 && errno != EINTR) throw moetap::SystemError(errno, "cannot poll a socket");
+  return ready > 0;
+}
+
+bool Socket::failed() {
+  Header header{};
+  const ssize_t got = ::recv(fd_, &header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
+  if (got == static_cast<ssize_t>(sizeof header)) return header.message == Message::error;
+  return got == 0 || (got < 0 && errno == ECONNRESET);
+}
+
+void Socket::finish() { ::shutdown(fd_, SHUT_WR); }
+
+std::string to_text(std::span<const std::byte> payload) {
+  return {reinterpret_cast<const char*>(payload.data()), payload.size()};
+}
+
+std::string transport_name(TransportKind kind) {
+  return kind == TransportKind::shm ? "shm" : "device";
+}
+
+std::string encode(const WorkerConfig& config) {
+  const moetap::Endpoint& e = config.endpoint;
+  return nlohmann::json{{"instance", e.instance},
+                        {"dp_rank", e.dp_rank},
+                        {"dp_size", config.dp_size},
+                        {"moe_layers", e.shape.moe_layers()},
+                        {"top_k", e.shape.top_k()},
+                        {"num_experts", e.shape.num_experts()},
+                        {"num_slots", e.num_slots},
+                        {"max_tokens", e.max_tokens},
+                        {"ring_depth", e.ring_depth},
+                        {"limit_ms", e.limit.count()},
+                        {"transport", transport_name(config.transport)},
+                        {"device", config.device},
+                        {"step_ms", config.step_ms}}
+      .dump();
+}
+
+WorkerConfig decode_config(const std::string& text) {
+  const auto json = nlohmann::json::parse(text);
+  return {.endpoint = {.instance = json.at("instance"),
+                       .dp_rank = json.at("dp_rank"),
+                       .shape = {json.at("moe_layers").get<std::vector<int>>(), json.at("top_k"),
+                                 json.at("num_experts")},
+                       .num_slots = json.at("num_slots"),
+                       .max_tokens = json.at("max_tokens"),
+                       .ring_depth = json.at("ring_depth"),
+                       .limit = moetap::Milliseconds(json.at("limit_ms"))},
+          .dp_size = json.at("dp_size"),
+          .transport = json.at("transport") == "shm" ? TransportKind::shm : TransportKind::device,
+          .device = json.at("device"),
+          .step_ms = json.at("step_ms")};
+}
+
+void encode(const StepPlan& plan, std::vector<std::byte>& out) {
+  const PlanHeader header{plan.step, plan.spans.size(), plan.ended.size(), plan.tokens.size()};
+  out.clear();
+  put(out, std::span(&header, 1));
+  put(out, std::span(plan.spans));
+  put(out, std::span(plan.ended));
+  put(out, std::span(plan.slots));
+  put(out, std::span(plan.tokens));
+}
+
+PlanView decode_plan(std::span<const std::byte> payload) {
+  const PlanHeader header = take<PlanHeader>(payload, 1)[0];
+  PlanView plan;
+  plan.step = header.step;
+  plan.spans = take<PlanSpan>(payload, header.spans);
+  plan.ended = take<PlanEnd>(payload, header.ended);
+  plan.slots = take<Slot>(payload, header.tokens);
+  plan.tokens = take<Token>(payload, header.tokens);
+  expect_end(payload);
+  std::uint64_t tokens = 0;
+  for (const PlanSpan& span : plan.spans) tokens += static_cast<std::uint64_t>(span.count);
+  if (tokens != header.tokens) {
+    throw moetap::MismatchError(fmt::format("step {} plans {} tokens in its spans and {} in all",
+                                            plan.step, tokens, header.tokens));
+  }
+  return plan;
+}
+
+void encode(const StepTimes& times, std::span<const Token> sampled, std::vector<std::byte>& out) {
+  out.clear();
+  put(out, std::span(&times, 1));
+  put(out, sampled);
+}
+
+StepReply decode_reply(std::span<const std::byte> payload) {
+  StepReply reply;
+  reply.times = take<StepTimes>(payload, 1)[0];
+  reply.sampled = take<Token>(payload, payload.size() / sizeof(Token));
+  expect_end(payload);
+  return reply;
+}
+
+std::int64_t monotonic_ns() {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace demo

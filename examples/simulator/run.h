@@ -1,0 +1,30 @@
+// One run of the simulator: a transport, its workers, the whole trace.
+#pragma once
+
+#include <moetap/shape.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "protocol.h"
+#include "report.h"
+#include "trace.h"
+
+namespace demo {
+
+struct RunOptions {
+  TransportKind transport = TransportKind::shm;
+  std::string device = "auto";
+  int workers = 1;
+  double step_ms = 1;
+  SchedulerOptions scheduler;  // of each worker
+};
+
+// Starts the workers, deals the requests out to them in turn, and serves them. Draws a progress bar
+// if standard error is a terminal. Throws Interrupted once `stop` is set, and whatever went wrong
+// first in a worker or its engine; no worker outlives the call.
+RunReport run_simulation(const RunOptions& options, const moetap::ModelShape& shape,
+                         const Trace& trace, const std::atomic<bool>& stop);
+
+}  // namespace demo

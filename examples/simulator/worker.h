@@ -1,0 +1,10 @@
+// The worker process: runs the scheduler's plans on a device, and captures what its router picks.
+#pragma once
+
+namespace demo {
+
+// Serves the scheduler at the other end of the socket `fd` until that closes. Returns the exit
+// status; an error goes to the scheduler as text.
+int run_worker(int fd);
+
+}  // namespace demo

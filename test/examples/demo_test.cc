@@ -1,0 +1,218 @@
+// The simulator as a user runs it: real processes, both transports.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "program.h"
+
+namespace demo::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Demo : public testing::Test {
+ protected:
+  Demo() { fs::create_directories(directory_); }
+  ~Demo() override { fs::remove_all(directory_); }
+
+  static std::vector<std::string> command(std::vector<std::string> options) {
+    options.insert(options.begin(), {MOETAP_DEMO, "--device", "host"});
+    return options;
+  }
+
+  std::string file(const std::string& name, const std::string& text) {
+    std::ofstream(directory_ / name) << text;
+    return (directory_ / name).string();
+  }
+
+  // Runs to the end, which must be good, and returns the figures.
+  nlohmann::json run(std::vector<std::string> options) {
+    const std::string json = (directory_ / "out.json").string();
+    options.insert(options.end(), {"--json", json});
+    Program demo(command(std::move(options)));
+    EXPECT_EQ(demo.join(), 0) << demo.output();
+    std::ifstream in(json);
+    return nlohmann::json::parse(in).at("runs");
+  }
+
+  // Runs to the end, which must be exit status 1 with this text.
+  void expect_error(std::vector<std::string> options, const std::string& text) {
+    Program demo(command(std::move(options)));
+    EXPECT_EQ(demo.join(), 1);
+    EXPECT_NE(demo.output().find(text), std::string::npos) << demo.output();
+  }
+
+  fs::path directory_ = fs::temp_directory_path() / fmt::format("moetap-demo-test-{}", ::getpid());
+};
+
+// What the demo's processes leave behind in shared memory.
+std::vector<std::string> shared_memory_of(pid_t pid) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find(fmt::format("demo-{}_", pid)) != name.npos) names.push_back(name);
+  }
+  return names;
+}
+
+// The processes whose parent is `parent`.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::ifstream in(fmt::format("/proc/{0}/task/{0}/children", parent));
+  std::vector<pid_t> children;
+  for (pid_t pid; in >> pid;) children.push_back(pid);
+  return children;
+}
+
+TEST_F(Demo, VerifiesEveryRowOverBothTransports) {
+  const auto runs = run({"--requests", "20", "--kv-blocks", "160", "--step-ms", "0"});
+  ASSERT_EQ(runs.size(), 2U);
+  EXPECT_EQ(runs[0]["transport"], "shm");
+  EXPECT_EQ(runs[1]["transport"], "device");
+  for (const auto& run : runs) {
+    EXPECT_EQ(run["requests"], 20);
+    EXPECT_EQ(run["requests_rejected"], 0);
+    EXPECT_GT(run["rows_expected"], 1000);
+    EXPECT_EQ(run["rows_verified"], run["rows_expected"]);
+    EXPECT_EQ(run["rows_wrong"], 0);
+    EXPECT_EQ(run["rows_missing"], 0);
+    EXPECT_GT(run["prefix_hit_tokens"], 0);
+    EXPECT_GT(run["preemptions"], 0);
+    EXPECT_EQ(run["bytes_per_row"], 384);
+    EXPECT_EQ(run["device"], "host");
+    EXPECT_GT(run["worker_overhead_us"]["p50"], 0);
+  }
+  // The schedule does not depend on the transport.
+  EXPECT_EQ(runs[0]["steps"], runs[1]["steps"]);
+  EXPECT_EQ(runs[0]["tokens"], runs[1]["tokens"]);
+}
+
+TEST_F(Demo, ServesDataParallelWorkersAndWideIds) {
+  const auto runs = run({"--requests", "12", "--workers", "3", "--model", "nemotron-3-super",
+                         "--step-ms", "0", "--transport", "device"});
+  ASSERT_EQ(runs.size(), 1U);
+  EXPECT_EQ(runs[0]["bytes_per_row"], 40 * 22 * 2);
+  EXPECT_GT(runs[0]["rows_expected"], 1000);
+  EXPECT_EQ(runs[0]["rows_verified"], runs[0]["rows_expected"]);
+}
+
+TEST_F(Demo, TakesAModelByItsConfiguration) {
+  const std::string config =
+      file("config.json",
+           R"({"num_hidden_layers": 6, "n_routed_experts": 300, "num_experts_per_tok": 3,
+               "first_k_dense_replace": 1})");
+  const auto runs = run({"--requests", "5", "--model", config, "--transport", "shm"});
+  EXPECT_EQ(runs[0]["bytes_per_row"], 5 * 3 * 2);
+  EXPECT_EQ(runs[0]["model"], config);
+}
+
+TEST_F(Demo, TakesAnyTraceFileAndCountsWhatCanNeverFit) {
+  const std::string trace = file("t.csv",
+                                 "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                                 "t,300,5\nt,5000,5\nt,100,1\nt,1,1\n");
+  const auto runs = run({"--trace", trace, "--kv-blocks", "100", "--transport", "shm"});
+  EXPECT_EQ(runs[0]["trace"], "t.csv");
+  EXPECT_EQ(runs[0]["requests"], 4);
+  EXPECT_EQ(runs[0]["requests_rejected"], 1);
+  EXPECT_EQ(runs[0]["rows_expected"], 304 + 100 + 1);
+  EXPECT_EQ(runs[0]["rows_verified"], 304 + 100 + 1);
+}
+
+TEST_F(Demo, FailsWhenEveryRequestWasRejected) {
+  const std::string trace = file("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nt,5000,5\n");
+  expect_error({"--trace", trace, "--kv-blocks", "100", "--transport", "shm"},
+               "rejected t.csv:2: 5005 tokens need 313 KV blocks, there are 100");
+}
+
+TEST_F(Demo, RefusesBadInputBeforeItStarts) {
+  const std::string trace =
+      file("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nt,300,5\nt,x,5\n");
+  expect_error({"--trace", trace}, "t.csv:3: ContextTokens is 'x'");
+  expect_error({"--model", "gpt-2"}, "neither a file nor a known model; known are");
+  expect_error({"--model", file("dense.json", R"({"num_hidden_layers": 6})")}, "experts");
+}
+
+TEST_F(Demo, SaysWhyAWorkerCannotStart) {
+  Program demo({MOETAP_DEMO, "--device", "abacus", "--requests", "2"});
+  EXPECT_EQ(demo.join(), 1);
+  EXPECT_NE(demo.output().find("worker 0 (pid "), std::string::npos) << demo.output();
+  EXPECT_NE(demo.output().find("abacus"), std::string::npos) << demo.output();
+}
+
+// Has ended, also if nobody has collected its status yet (init may not, in a container).
+bool ended(pid_t pid) {
+  std::ifstream in(fmt::format("/proc/{}/stat", pid));
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  return text.empty() || text.find(") Z ") != text.npos;
+}
+
+// Polls until something outside this process is so. False when patience runs out.
+template <class Predicate>
+bool eventually(Predicate&& predicate) {
+  const auto deadline = std::chrono::steady_clock::now() + Program::kPatience;
+  while (!predicate()) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+// Two workers with so much to do that they run until something happens to them.
+class RunningDemo : public Demo, public testing::WithParamInterface<std::string> {
+ protected:
+  RunningDemo()
+      : demo_(command({"--requests", "5000", "--step-ms", "5", "--workers", "2", "--transport",
+                       GetParam()})) {
+    EXPECT_TRUE(eventually([&] { return shared_memory_of(demo_.pid()).size() >= 2; }));
+    workers_ = children_of(demo_.pid());
+    EXPECT_EQ(workers_.size(), 2U);
+  }
+
+  void expect_nothing_left() {
+    for (const pid_t worker : workers_) {
+      EXPECT_TRUE(eventually([&] { return ended(worker); }));
+    }
+    EXPECT_EQ(shared_memory_of(pid_), std::vector<std::string>{});
+  }
+
+  Program demo_;
+  pid_t pid_ = demo_.pid();
+  std::vector<pid_t> workers_;
+};
+
+TEST_P(RunningDemo, EndsItsWorkersAndTheirSharedMemoryWhenInterrupted) {
+  ::kill(demo_.pid(), SIGINT);
+  EXPECT_EQ(demo_.join(), 130) << demo_.output();
+  expect_nothing_left();
+}
+
+TEST_P(RunningDemo, ItsWorkersLeaveWhenItIsKilled) {
+  ::kill(demo_.pid(), SIGKILL);
+  EXPECT_EQ(demo_.join(), -SIGKILL);
+  expect_nothing_left();
+}
+
+TEST_P(RunningDemo, SaysWhichWorkerDiedOfWhat) {
+  ASSERT_EQ(workers_.size(), 2U);
+  ::kill(workers_[1], SIGKILL);
+  EXPECT_EQ(demo_.join(), 1);
+  const std::string died = fmt::format("worker 1 (pid {}) ended: by signal 9", workers_[1]);
+  EXPECT_NE(demo_.output().find(died), std::string::npos) << demo_.output();
+  // The next owner of a killed worker's name would reclaim its memory, but there will be none.
+  for (const std::string& name : shared_memory_of(pid_)) fs::remove("/dev/shm/" + name);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, RunningDemo, testing::Values("shm", "device"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace demo::test

@@ -1,0 +1,153 @@
+#include "protocol.h"
+
+#include <moetap/error.h>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace demo {
+namespace {
+
+std::pair<Socket, Socket> socket_pair() {
+  int ends[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  return {Socket(ends[0]), Socket(ends[1])};
+}
+
+StepPlan some_plan() {
+  StepPlan plan;
+  plan.step = 9;
+  plan.spans = {{1, 11, 0, 2, 0}, {2, 22, 40, 1, 1}};
+  plan.tokens = {5, 6, 7};
+  plan.slots = {100, 101, 7};
+  plan.ended = {{3, 1}};
+  return plan;
+}
+
+TEST(Protocol, APlanArrivesAsItWasSent) {
+  auto [a, b] = socket_pair();
+  std::vector<std::byte> bytes;
+  encode(some_plan(), bytes);
+  a.send(Message::plan, bytes);
+  const auto received = b.receive();
+  ASSERT_TRUE(received);
+  EXPECT_EQ(received->message, Message::plan);
+  const PlanView plan = decode_plan(received->payload);
+  EXPECT_EQ(plan.step, 9U);
+  ASSERT_EQ(plan.spans.size(), 2U);
+  EXPECT_EQ(plan.spans[1].position, 40);
+  EXPECT_EQ(plan.spans[1].seed, 22U);
+  EXPECT_EQ(plan.spans[1].sample, 1);
+  EXPECT_EQ(std::vector<Token>(plan.tokens.begin(), plan.tokens.end()), some_plan().tokens);
+  EXPECT_EQ(std::vector<Slot>(plan.slots.begin(), plan.slots.end()), some_plan().slots);
+  ASSERT_EQ(plan.ended.size(), 1U);
+  EXPECT_EQ(plan.ended[0].request, 3U);
+}
+
+TEST(Protocol, AReplyArrivesAsItWasSent) {
+  std::vector<std::byte> bytes;
+  encode(StepTimes{4, 123, 456}, std::vector<Token>{8, 9}, bytes);
+  const StepReply reply = decode_reply(bytes);
+  EXPECT_EQ(reply.times.step, 4U);
+  EXPECT_EQ(reply.times.forward_end_ns, 123);
+  EXPECT_EQ(reply.times.moetap_ns, 456);
+  EXPECT_EQ(std::vector<Token>(reply.sampled.begin(), reply.sampled.end()),
+            (std::vector<Token>{8, 9}));
+}
+
+TEST(Protocol, AConfigurationArrivesAsItWasSent) {
+  const WorkerConfig config{.endpoint = {.instance = "demo-1",
+                                         .dp_rank = 3,
+                                         .shape = moetap::ModelShape({1, 3, 5}, 2, 300),
+                                         .num_slots = 640,
+                                         .max_tokens = 77},
+                            .dp_size = 4,
+                            .transport = TransportKind::device,
+                            .device = "host",
+                            .step_ms = 0.25};
+  const WorkerConfig copy = decode_config(encode(config));
+  EXPECT_EQ(copy.endpoint.instance, "demo-1");
+  EXPECT_EQ(copy.endpoint.dp_rank, 3);
+  EXPECT_EQ(copy.dp_size, 4);
+  EXPECT_EQ(copy.endpoint.shape, config.endpoint.shape);
+  EXPECT_EQ(copy.endpoint.num_slots, 640);
+  EXPECT_EQ(copy.endpoint.max_tokens, 77);
+  EXPECT_EQ(copy.endpoint.ring_depth, config.endpoint.ring_depth);
+  EXPECT_EQ(copy.endpoint.limit, config.endpoint.limit);
+  EXPECT_EQ(copy.transport, TransportKind::device);
+  EXPECT_EQ(copy.device, "host");
+  EXPECT_EQ(copy.step_ms, 0.25);
+}
+
+TEST(Protocol, AMessageLargerThanTheSocketBufferArrivesWhole) {
+  auto [a, b] = socket_pair();
+  std::vector<std::byte> bytes(8 << 20);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 31 >> 3);
+  std::thread sender([&a = a, &bytes] { a.send(Message::plan, bytes); });
+  const auto received = b.receive();
+  sender.join();
+  ASSERT_TRUE(received);
+  ASSERT_EQ(received->payload.size(), bytes.size());
+  EXPECT_EQ(std::memcmp(received->payload.data(), bytes.data(), bytes.size()), 0);
+}
+
+TEST(Protocol, TheEndOfTheOtherProcessIsSeen) {
+  auto [a, b] = socket_pair();
+  EXPECT_FALSE(b.failed());
+  a.send(Message::reply, std::string("x"));
+  EXPECT_FALSE(b.failed());
+  EXPECT_TRUE(b.receive());
+  a = Socket(-1);
+  EXPECT_TRUE(b.failed());
+  EXPECT_FALSE(b.receive());
+  EXPECT_THROW(b.send(Message::plan, std::string("x")), moetap::SystemError);
+}
+
+TEST(Protocol, AnErrorIsSeenWithoutTakingIt) {
+  auto [a, b] = socket_pair();
+  a.send(Message::error, std::string("no memory"));
+  EXPECT_TRUE(b.failed());
+  const auto received = b.receive();
+  ASSERT_TRUE(received);
+  EXPECT_EQ(to_text(received->payload), "no memory");
+}
+
+TEST(Protocol, RefusesWhatIsNoMessage) {
+  auto [a, b] = socket_pair();
+  const std::vector<char> zeros(64);  // would be a message without a payload
+  ASSERT_EQ(::send(a.fd(), zeros.data(), zeros.size(), 0), 64);
+  EXPECT_THROW(b.receive(), moetap::MismatchError);
+}
+
+void expect_mismatch(std::span<const std::byte> payload, const std::string& part) {
+  try {
+    decode_plan(payload);
+    ADD_FAILURE() << "accepted";
+  } catch (const moetap::MismatchError& error) {
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+TEST(Protocol, RefusesAPlanWhoseSizesContradictEachOther) {
+  std::vector<std::byte> bytes;
+  encode(some_plan(), bytes);
+  expect_mismatch(std::span(bytes).first(bytes.size() - 1),
+                  "announces 3 values of 4 bytes and has 11 bytes left");
+  bytes.push_back(std::byte{0});
+  expect_mismatch(bytes, "1 bytes too many");
+  StepPlan plan = some_plan();
+  plan.spans[0].count = 3;
+  encode(plan, bytes);
+  expect_mismatch(bytes, "plans 4 tokens in its spans and 3 in all");
+  encode(some_plan(), bytes);
+  const std::uint64_t huge = ~0ULL / 8;
+  std::memcpy(&bytes[24], &huge, sizeof huge);  // the number of tokens
+  expect_mismatch(bytes, "announces 2305843009213693951 values");
+}
+
+}  // namespace
+}  // namespace demo

@@ -1,0 +1,76 @@
+#include "report.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <set>
+#include <string>
+
+namespace demo {
+namespace {
+
+TEST(Percentiles, AreByNearestRank) {
+  std::vector<double> samples;
+  for (int i = 200; i >= 1; --i) samples.push_back(i);
+  EXPECT_EQ(percentiles(samples).p50, 100);
+  EXPECT_EQ(percentiles(samples).p99, 198);
+  EXPECT_EQ(percentiles({7}).p50, 7);
+  EXPECT_EQ(percentiles({7}).p99, 7);
+  EXPECT_EQ(percentiles({}).p99, 0);
+}
+
+TEST(RunReport, AddsUpTheWorkers) {
+  std::vector<EngineResult> results(2);
+  results[0].counts = {1, 2, 3, 4};
+  results[1].counts = {10, 20, 30, 40};
+  results[0].rows.expected = 5;
+  results[1].rows.expected = 6;
+  results[0].rows.verified = 5;
+  results[1].rows.verified = 4;
+  results[1].rows.wrong = 1;
+  results[1].rows.missing = 1;
+  results[0].worker_overhead_us = {1, 2};
+  results[1].worker_overhead_us = {3};
+  RunReport report;
+  summarize(results, report);
+  EXPECT_EQ(report.counts.steps, 11);
+  EXPECT_EQ(report.counts.tokens, 22);
+  EXPECT_EQ(report.counts.prefix_hit_tokens, 33);
+  EXPECT_EQ(report.counts.preemptions, 44);
+  EXPECT_EQ(report.rows.expected, 11);
+  EXPECT_EQ(report.rows.verified, 9);
+  EXPECT_EQ(report.rows.wrong, 1);
+  EXPECT_EQ(report.rows.missing, 1);
+  EXPECT_EQ(report.worker_overhead_us.p50, 2);
+}
+
+TEST(RunReport, IsGoodOnlyWhenEveryExpectedRowWasVerified) {
+  RunReport report;
+  EXPECT_FALSE(report.ok());  // nothing was served
+  report.rows.expected = 10;
+  report.rows.verified = 10;
+  EXPECT_TRUE(report.ok());
+  report.rows.wrong = 1;
+  EXPECT_FALSE(report.ok());
+  report.rows.wrong = 0;
+  report.rows.verified = 9;
+  EXPECT_FALSE(report.ok());
+}
+
+TEST(RunReport, HasTheDocumentedKeys) {
+  const auto json = nlohmann::json::parse(to_json({RunReport{}}));
+  std::set<std::string> keys;
+  for (const auto& [key, value] : json.at("runs").at(0).items()) keys.insert(key);
+  EXPECT_EQ(keys, (std::set<std::string>{
+                      "transport", "device", "model", "trace", "requests", "requests_rejected",
+                      "steps", "tokens", "rows_expected", "rows_verified", "rows_wrong",
+                      "rows_missing", "prefix_hit_tokens", "preemptions", "worker_overhead_us",
+                      "visible_latency_us", "read_us_per_request", "bytes_per_row", "wall_s"}));
+  for (const char* key : {"worker_overhead_us", "visible_latency_us", "read_us_per_request"}) {
+    EXPECT_TRUE(json["runs"][0][key].contains("p50"));
+    EXPECT_TRUE(json["runs"][0][key].contains("p99"));
+  }
+}
+
+}  // namespace
+}  // namespace demo
