@@ -234,10 +234,7 @@ void Capturer::capture(int model_layer, const TopkIds& topk_ids, Stream& stream)
         "layer {}: capture() outside of a step or graph; begin_step() or begin_graph() first",
         model_layer));
   }
-  const int layer = shape().layer_index(model_layer);
-  if (!bound_[static_cast<std::size_t>(layer)]) {
-    throw StateError(fmt::format("layer {}: capture() before bind()", model_layer));
-  }
+  const int layer = shape().layer_index(model_layer);  // bound, or nothing could be open
   check_topk_ids(model_layer, topk_ids);
 
   TopkIds ids = topk_ids;

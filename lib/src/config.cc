@@ -61,7 +61,9 @@ class Config {
                                      std::int64_t most = std::numeric_limits<int>::max()) const {
     const Json* value = find(key);
     if (!value) return std::nullopt;
-    return integer(key, value->is_array() ? same_in_each_layer(key, *value) : *value, least, most);
+    const bool per_layer =  // HunYuan
+        value->is_array() && std::find(std::begin(kTopK), std::end(kTopK), key) != std::end(kTopK);
+    return integer(key, per_layer ? same_in_each_layer(key, *value) : *value, least, most);
   }
 
   // Several names for one fact: those that are there must agree.
@@ -85,9 +87,10 @@ class Config {
   // 0 for a dense model: some of those carry the key with 0 or null.
   std::int64_t num_experts() const {
     if (const Json* enabled = find("enable_moe_block"); enabled && *enabled == false) return 0;
-    const std::int64_t routed = number(kExperts, 0).value_or(0);
+    const std::int64_t routed = number(kExperts, 0, ModelShape::kMaxExperts).value_or(0);
     // Identity experts (LongCat) are picked by the router too, with ids behind the others'.
-    return routed == 0 ? 0 : routed + number("zero_expert_num", 0).value_or(0);
+    if (routed == 0) return 0;
+    return routed + number("zero_expert_num", 0, ModelShape::kMaxExperts).value_or(0);
   }
 
   int num_layers() const {
@@ -290,10 +293,8 @@ ModelShape ModelShape::from_config(std::string_view json) {
     throw ArgumentError(fmt::format("the number of experts a token is missing: none of {} is there",
                                     fmt::join(kTopK, ", ")));
   }
-  const std::int64_t num_experts = config.num_experts();
-  narrow_type(num_experts);  // throws beyond what ids can be
   return ModelShape(MoeLayers(config, config.num_layers()).list(), static_cast<int>(*top_k),
-                    static_cast<int>(num_experts));
+                    static_cast<int>(config.num_experts()));
 }
 
 ModelShape ModelShape::from_config_file(const std::filesystem::path& path) {

@@ -264,6 +264,7 @@ TEST_F(CapturerTest, CallsAtTheWrongTimeAreErrors) {
   expect_throw<StateError>([&] { capturer->begin_graph(4); }, {"a step is open"});
   expect_throw<StateError>([&] { capturer->end_graph(); }, {"begin_graph()"});
   publish();
+  expect_throw<ArgumentError>([&] { capturer->begin_graph(0); }, {"0 tokens"});
   capturer->begin_graph(4);
   expect_throw<StateError>([&] { capturer->begin_graph(4); }, {"a graph is open"});
   expect_throw<StateError>(begin, {"a graph is open"});

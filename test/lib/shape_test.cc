@@ -43,7 +43,7 @@ TEST(ModelShape, RefusesWhatNoMixtureOfExpertsCanBe) {  // H26
   expect_throw<ArgumentError>([] { ModelShape({-1, 0}, 1, 8); }, {"-1"});
   expect_throw<ArgumentError>([] { ModelShape({2, 1}, 1, 8); }, {"1 after 2"});
   expect_throw<ArgumentError>([] { ModelShape({2, 2}, 1, 8); }, {"2 after 2"});
-  expect_throw<ArgumentError>([] { ModelShape::uniform(1025, 1, 8); }, {"1025", "1024"});
+  expect_throw<ArgumentError>([] { ModelShape::uniform(1025, 1, 8); }, {"1025", "1 to 1024"});
   expect_throw<ArgumentError>([] { ModelShape::uniform(-1, 1, 8); }, {"-1"});
   expect_throw<ArgumentError>(
       [] {

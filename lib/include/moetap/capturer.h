@@ -62,9 +62,9 @@ class Capturer {
   void end_graph();
 
   // Takes the first top_k columns of this rank's rows. ArgumentError if the number of rows or
-  // columns is none that the layout allows (both are named), StateError outside a step or graph or
-  // for a layer that is not bound. Which layers a step captured is checked on the device, where the
-  // replay of a graph shows too: a missing or repeated one fails the step.
+  // columns is none that the layout allows (both are named), StateError outside a step or graph,
+  // RangeError for a layer without a router. Which layers a step captured is checked on the device,
+  // where the replay of a graph shows too: a missing or repeated one fails the step.
   void capture(int model_layer, const TopkIds& topk_ids, Stream& stream);
 
   // Closes the step; see CaptureTransport::publish. StepFailed of this very step closes it too. Any
