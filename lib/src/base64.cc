@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 namespace moetap {
@@ -49,22 +50,22 @@ std::vector<std::byte> base64_decode(std::string_view text) {
     throw ArgumentError(
         fmt::format("base64: the text ends within a group of 4, at offset {}", text.size()));
   }
-  const std::size_t digits = text.size() - padding;
-  std::vector<std::byte> bytes;
-  bytes.reserve(text.size() / 4 * 3);
-  std::uint32_t bits = 0;
-  int held = 0;  // bits not yet written
-  for (std::size_t i = 0; i < digits; ++i) {
-    const std::uint8_t value = kValues[static_cast<unsigned char>(text[i])];
-    if (value == kBad) bad_character(i);
-    bits = bits << 6 | value;
-    held += 6;
-    if (held < 8) continue;
-    held -= 8;
-    bytes.push_back(static_cast<std::byte>(bits >> held & 0xFF));
+  std::vector<std::byte> bytes(text.size() / 4 * 3 - padding);
+  auto out = bytes.begin();
+  for (std::size_t i = 0; i < text.size(); i += 4) {
+    const std::size_t count = i + 4 < text.size() ? 4 : 4 - padding;
+    std::uint32_t group = 0;
+    for (std::size_t j = 0; j < count; ++j) {
+      const std::uint8_t value = kValues[static_cast<unsigned char>(text[i + j])];
+      if (value == kBad) bad_character(i + j);
+      group |= std::uint32_t{value} << (18 - 6 * j);
+    }
+    // A padded group's last digit has bits that belong to no byte: 0 in what an encoder writes.
+    if ((group & ((1u << 8 * (4 - count)) - 1)) != 0) bad_character(i + count - 1);
+    for (std::size_t j = 0; j + 1 < count; ++j) {
+      *out++ = static_cast<std::byte>(group >> (16 - 8 * j) & 0xFF);
+    }
   }
-  // The last digit of a padded group has bits that no byte takes: they are 0 in what we encode.
-  if ((bits & ((1u << held) - 1)) != 0) bad_character(digits - 1);
   return bytes;
 }
 

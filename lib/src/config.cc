@@ -4,7 +4,6 @@
 #include <moetap/shape.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -13,6 +12,8 @@
 #include <limits>
 #include <optional>
 #include <span>
+
+#include "text.h"
 
 namespace moetap {
 namespace {
@@ -263,7 +264,7 @@ const Json& language_model(const Json& root) {
   }
   throw ArgumentError(fmt::format(
       "a dense model has no routes: none of {} is above 0, at the top or under \"text_config\"",
-      fmt::join(kExperts, ", ")));
+      detail::join(kExperts)));
 }
 
 std::string read_file(const std::filesystem::path& path) {
@@ -291,7 +292,7 @@ ModelShape ModelShape::from_config(std::string_view json) {
   const auto top_k = config.number(kTopK, 1);
   if (!top_k) {
     throw ArgumentError(fmt::format("the number of experts a token is missing: none of {} is there",
-                                    fmt::join(kTopK, ", ")));
+                                    detail::join(kTopK)));
   }
   return ModelShape(MoeLayers(config, config.num_layers()).list(), static_cast<int>(*top_k),
                     static_cast<int>(config.num_experts()));

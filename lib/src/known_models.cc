@@ -4,9 +4,8 @@
 #include <moetap/shape.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
+#include "text.h"
 
 namespace moetap {
 namespace {
@@ -46,13 +45,13 @@ constexpr KnownModel kModels[] = {
 }  // namespace
 
 ModelShape ModelShape::known(std::string_view name) {
-  const auto model = std::find_if(std::begin(kModels), std::end(kModels),
-                                  [&](const KnownModel& known) { return known.name == name; });
-  if (model == std::end(kModels)) {
-    throw ArgumentError(fmt::format("no model is known as \"{}\"; known are {}", name,
-                                    fmt::join(known_names(), ", ")));
+  std::vector<std::string_view> names;
+  for (const KnownModel& model : kModels) {
+    if (model.name == name) return ModelShape(model.moe_layers(), model.top_k, model.num_experts);
+    names.push_back(model.name);
   }
-  return ModelShape(model->moe_layers(), model->top_k, model->num_experts);
+  throw ArgumentError(
+      fmt::format("no model is known as \"{}\"; known are {}", name, detail::join(names)));
 }
 
 std::vector<std::string> ModelShape::known_names() {

@@ -4,10 +4,8 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 #include <bit>
-#include <limits>
-#include <type_traits>
 
 namespace moetap {
 namespace {
@@ -15,10 +13,10 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "rows and .npy files are little-endian");
 
 template <class To, class From>
-void convert(const Routes& routes, std::vector<std::byte>& out) {
+void convert(const Routes& routes, void* out) {
   const std::size_t ids = routes.shape().row_ids();
   const auto* from = reinterpret_cast<const From*>(routes.bytes().data());
-  auto* to = reinterpret_cast<To*>(out.data());
+  auto* to = static_cast<To*>(out);
   for (const RowState state : routes.states()) {
     if (state == RowState::present) {
       for (std::size_t i = 0; i < ids; ++i) to[i] = static_cast<To>(from[i]);
@@ -31,7 +29,7 @@ void convert(const Routes& routes, std::vector<std::byte>& out) {
 }
 
 template <class To>
-void convert(const Routes& routes, std::vector<std::byte>& out) {
+void convert(const Routes& routes, void* out) {
   if (routes.shape().id_type() == IdType::uint8) {
     convert<To, std::uint8_t>(routes, out);
   } else {
@@ -46,55 +44,64 @@ std::string_view numpy_type(IdType type) {
   return names[static_cast<std::size_t>(type)];
 }
 
-}  // namespace
-
-std::vector<std::byte> to_ids(const Routes& routes, IdType type) {
+// Bytes of all ids as this type; throws what to_ids throws.
+std::size_t checked_bytes(const Routes& routes, IdType type) {
   const ModelShape& shape = routes.shape();
   if (!holds_ids(type, shape.num_experts())) {
     throw RangeError(fmt::format("{} cannot hold the ids of {} experts; use a wider type",
                                  id_type_name(type), shape.num_experts()));
   }
   if (!is_signed(type)) routes.require_present();
-  std::vector<std::byte> out(routes.states().size() * shape.row_ids() * id_bytes(type));
+  return routes.states().size() * shape.row_ids() * id_bytes(type);
+}
+
+void convert(const Routes& routes, IdType type, void* out) {
   switch (type) {
     case IdType::uint8:
-      convert<std::uint8_t>(routes, out);
-      break;
+      return convert<std::uint8_t>(routes, out);
     case IdType::uint16:
-      convert<std::uint16_t>(routes, out);
-      break;
+      return convert<std::uint16_t>(routes, out);
     case IdType::int16:
-      convert<std::int16_t>(routes, out);
-      break;
+      return convert<std::int16_t>(routes, out);
     case IdType::int32:
-      convert<std::int32_t>(routes, out);
-      break;
+      return convert<std::int32_t>(routes, out);
     case IdType::int64:
-      convert<std::int64_t>(routes, out);
-      break;
+      return convert<std::int64_t>(routes, out);
   }
-  return out;
 }
 
 // https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html: magic, version 1.0, the
 // header's length in two bytes, the header padded with spaces and ended by a newline so that the
 // data starts at a multiple of 64.
-std::string to_npy(const Routes& routes, IdType type) {
-  const std::vector<std::byte> ids = to_ids(routes, type);
-  std::string header = fmt::format(
+std::string npy_header(const Routes& routes, IdType type) {
+  std::string dict = fmt::format(
       "{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}, {}), }}", numpy_type(type),
       routes.range().size(), routes.shape().num_layers(), routes.shape().top_k());
   constexpr std::size_t kPreamble = 10;
-  const std::size_t total = (kPreamble + header.size() + 1 + 63) / 64 * 64;
-  header.append(total - kPreamble - header.size() - 1, ' ');
-  header += '\n';
+  const std::size_t total = (kPreamble + dict.size() + 1 + 63) / 64 * 64;
+  dict.append(total - kPreamble - dict.size() - 1, ' ');
+  dict += '\n';
 
-  std::string file("\x93NUMPY\x01\x00", 8);
-  file.reserve(total + ids.size());
-  file += static_cast<char>(header.size() & 0xFF);
-  file += static_cast<char>(header.size() >> 8);
-  file += header;
-  file.append(reinterpret_cast<const char*>(ids.data()), ids.size());
+  std::string header("\x93NUMPY\x01\x00", 8);
+  header += static_cast<char>(dict.size() & 0xFF);
+  header += static_cast<char>(dict.size() >> 8);
+  return header + dict;
+}
+
+}  // namespace
+
+std::vector<std::byte> to_ids(const Routes& routes, IdType type) {
+  std::vector<std::byte> ids(checked_bytes(routes, type));
+  convert(routes, type, ids.data());
+  return ids;
+}
+
+std::string to_npy(const Routes& routes, IdType type) {
+  const std::size_t bytes = checked_bytes(routes, type);
+  std::string file = npy_header(routes, type);
+  const std::size_t header = file.size();
+  file.resize(header + bytes);
+  convert(routes, type, file.data() + header);
   return file;
 }
 

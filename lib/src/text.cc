@@ -17,4 +17,13 @@ std::string join_ranges(std::span<const int> numbers) {
   return text;
 }
 
+std::string join(std::span<const std::string_view> words) {
+  std::string text;
+  for (const std::string_view word : words) {
+    if (!text.empty()) text += ", ";
+    text += word;
+  }
+  return text;
+}
+
 }  // namespace moetap::detail
