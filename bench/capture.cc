@@ -49,7 +49,7 @@ struct Captures {
 
 void run(benchmark::State& state, const char* model, std::int64_t tokens) {
   auto& captures = fixture<Captures>(std::string("capture/") + model, model);
-  for (auto _ : state) captures.step(tokens);
+  for ([[maybe_unused]] auto _ : state) captures.step(tokens);
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * sizeof(std::int32_t) *
                                                     captures.shape.row_ids()) *
                           tokens);

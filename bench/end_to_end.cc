@@ -40,7 +40,7 @@ void run(benchmark::State& state, const std::string& transport, const char* mode
          std::int64_t tokens) {
   auto& end_to_end = fixture<EndToEnd>("end_to_end/" + transport + "/" + model, transport, model);
   std::uint64_t i = 0;
-  for (auto _ : state) state.SetIterationTime(end_to_end.step(i++, tokens));
+  for ([[maybe_unused]] auto _ : state) state.SetIterationTime(end_to_end.step(i++, tokens));
 }
 
 }  // namespace

@@ -37,13 +37,13 @@ void publish(benchmark::State& state, Fixture make, const std::string& transport
              std::int64_t size) {
   FilledReader& reader = make(transport, size);
   std::uint64_t i = 0;
-  for (auto _ : state) reader.publish(i++, kStepTokens);
+  for ([[maybe_unused]] auto _ : state) reader.publish(i++, kStepTokens);
 }
 
 void read(benchmark::State& state, Fixture make, const std::string& transport, std::int64_t size) {
   FilledReader& reader = make(transport, size);
   std::uint64_t i = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     reader.read(i++, kStepTokens);
     benchmark::ClobberMemory();
   }

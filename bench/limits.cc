@@ -73,7 +73,7 @@ using Move = void (Limit::*)(std::span<const Slot>, std::int64_t, std::int64_t);
 void run(benchmark::State& state, const char* model, std::int64_t tokens, Move move) {
   auto& limit = fixture<Limit>(std::string("limit/") + model, model);
   std::uint64_t i = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     const std::int64_t first = SlotMappings::offset(i, tokens);
     (limit.*move)(limit.mappings.step(i, tokens), first, tokens);
     benchmark::ClobberMemory();

@@ -48,7 +48,7 @@ void publish(benchmark::State& state, const std::string& transport, const char* 
              std::int64_t tokens) {
   auto& publishing = fixture<Publishing>("publish/" + transport + "/" + model, transport, model);
   std::uint64_t i = 0;
-  for (auto _ : state) state.SetIterationTime(publishing.step(i++, tokens));
+  for ([[maybe_unused]] auto _ : state) state.SetIterationTime(publishing.step(i++, tokens));
 }
 
 struct Writing {
@@ -73,7 +73,7 @@ struct Writing {
 void publish_host(benchmark::State& state, const char* model, std::int64_t tokens) {
   auto& writing = fixture<Writing>(std::string("publish_host/") + model, model);
   std::uint64_t i = 0;
-  for (auto _ : state) writing.publish(i++, tokens);
+  for ([[maybe_unused]] auto _ : state) writing.publish(i++, tokens);
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * writing.row_bytes) *
                           tokens);
 }

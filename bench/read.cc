@@ -16,7 +16,7 @@ void run(benchmark::State& state, const std::string& transport, const char* mode
   auto& reader = fixture<FilledReader>("read/" + transport + "/" + model, transport,
                                        ModelShape::known(model), kSlots);
   std::uint64_t i = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     reader.read(i++, tokens);
     benchmark::ClobberMemory();
   }

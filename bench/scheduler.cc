@@ -10,12 +10,6 @@
 #include <vector>
 
 namespace moetap::bench {
-namespace {
-
-using std::chrono_literals::operator""ms;
-using std::chrono_literals::operator""h;
-
-}  // namespace
 
 Scheduler::Scheduler(std::string_view transport, const Endpoint& endpoint)
     : process_([&] { serve(*board_.get(), transport, endpoint); }) {}
@@ -26,7 +20,7 @@ void Scheduler::serve(Board& board, std::string_view transport, const Endpoint& 
   std::vector<std::byte> rows(kMaxTokens * endpoint.shape.row_bytes());
   std::vector<RowState> states(kMaxTokens);
   for (Step step = 1;; ++step) {
-    reader.wait_for(step, 1h);
+    reader.wait_for(step, std::chrono::hours(1));
     if (const auto tokens = static_cast<std::size_t>(board.tokens.load())) {
       const auto slots = mappings.slots().subspan(static_cast<std::size_t>(board.offset), tokens);
       const StepWindow window{.first = step, .last = step};
@@ -49,7 +43,8 @@ void Scheduler::expect(std::int64_t offset, std::int64_t tokens) {
 }
 
 Scheduler::Clock::time_point Scheduler::wait(Step step) {
-  while (!wait_until(board_->changed, Clock::now() + 100ms, [&] { return board_->done >= step; })) {
+  while (!wait_until(board_->changed, Clock::now() + std::chrono::milliseconds(100),
+                     [&] { return board_->done >= step; })) {
     process_.require_alive();
   }
   return Clock::time_point(Clock::duration(board_->done_at.load()));

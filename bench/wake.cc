@@ -15,8 +15,6 @@
 namespace moetap::bench {
 namespace {
 
-using std::chrono_literals::operator""s;
-
 class PingPong {
  public:
   explicit PingPong(std::chrono::microseconds spin)
@@ -42,7 +40,8 @@ class PingPong {
   // wake() adds 1 to the word.
   bool await(WakeWord& word, std::uint32_t n) {
     return wait_until(
-        word, std::chrono::steady_clock::now() + 1s, [&] { return word.value.load() == n; }, spin_);
+        word, std::chrono::steady_clock::now() + std::chrono::seconds(1),
+        [&] { return word.value.load() == n; }, spin_);
   }
 
   std::chrono::microseconds spin_;
@@ -53,7 +52,7 @@ class PingPong {
 
 void run(benchmark::State& state, const std::string& how, std::chrono::microseconds spin) {
   auto& ping_pong = fixture<PingPong>("wake/" + how, spin);
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
     ping_pong.round_trip();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -64,8 +63,9 @@ void run(benchmark::State& state, const std::string& how, std::chrono::microseco
 }  // namespace
 
 void register_wake() {
-  benchmark::RegisterBenchmark("wake/spin", run, "spin", 1s)->UseManualTime();
-  benchmark::RegisterBenchmark("wake/sleep", run, "sleep", 0s)->UseManualTime();
+  benchmark::RegisterBenchmark("wake/spin", run, "spin", std::chrono::seconds(1))->UseManualTime();
+  benchmark::RegisterBenchmark("wake/sleep", run, "sleep", std::chrono::seconds(0))
+      ->UseManualTime();
 }
 
 }  // namespace moetap::bench
