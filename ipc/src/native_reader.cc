@@ -21,9 +21,6 @@ using Clock = std::chrono::steady_clock;
 // How often a waiting reader looks whether the worker lives.
 constexpr std::chrono::milliseconds kLook{20};
 
-// How long a reader lets a waiting writer go first: longer than the writer's longest pause.
-constexpr std::chrono::milliseconds kPatience{2};
-
 class NativeReader : public SlotReadTransport {
  public:
   explicit NativeReader(const Endpoint& endpoint)
@@ -89,7 +86,7 @@ class NativeReader : public SlotReadTransport {
   // polls for it.
   void let_writer_go_first() const {
     if (control_->writer_waits.load(std::memory_order_relaxed) == 0) return;
-    const auto stop = Clock::now() + kPatience;
+    const auto stop = Clock::now() + kWriterFirst;
     while (control_->writer_waits.load(std::memory_order_relaxed) != 0 && Clock::now() < stop) {
       std::this_thread::yield();
     }

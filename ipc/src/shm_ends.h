@@ -30,6 +30,10 @@ std::unique_ptr<SlotReadTransport> make_wire_reader(const Endpoint& endpoint);
 // millisecond), so that the worker never waits for the whole of a long request.
 inline constexpr std::size_t kBytesPerHold = std::size_t{1} << 20;
 
+// How long a reader lets a waiting writer go first: longer than the longest pause of a FileLock
+// that polls.
+inline constexpr Milliseconds kWriterFirst{2};
+
 inline std::size_t rows_per_hold(std::size_t row_bytes) {
   return std::max<std::size_t>(1, kBytesPerHold / row_bytes);
 }

@@ -22,9 +22,9 @@ std::size_t stamp_bytes(std::int64_t num_slots) {
   return (static_cast<std::size_t>(num_slots) * sizeof(Step) + 63) / 64 * 64;
 }
 
-// What a process that dies between two stores leaves behind is up to their order. The compiler must
-// not move stores across; a processor has done all that came before.
-void order_stores() { std::atomic_thread_fence(std::memory_order_release); }
+// What a process that dies between two stores leaves behind is up to their order. Only the compiler
+// could change it: the processor has done all that came before, and nothing of what comes after.
+void order_stores() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
 // Fetches a row into the cache, to be written (kWrite) or read.
 template <int kWrite>

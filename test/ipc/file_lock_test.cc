@@ -1,0 +1,204 @@
+#include <moetap/error.h>
+#include <moetap/file_lock.h>
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+
+#include "child_process.h"
+#include "message_of.h"
+#include "temporary_directory.h"
+
+namespace moetap {
+namespace {
+
+using std::chrono::milliseconds;
+using test::ChildProcess;
+using test::contains;
+using test::message_of;
+using test::Signal;
+
+constexpr milliseconds kShort{30};
+
+class FileLockTest : public testing::Test {
+ protected:
+  test::TemporaryDirectory directory;
+  const std::filesystem::path path = directory.path() / "a.lock";
+};
+
+// A process that holds the lock until it is told to let go.
+class Holder {
+ public:
+  Holder(const std::filesystem::path& path, bool shared)
+      : child_([&, shared] {
+          FileLock lock(path);
+          shared ? lock.lock_shared() : lock.lock();
+          held_.raise();
+          release_.wait();
+          lock.unlock();
+          released_.raise();
+          finish_.wait();
+        }) {
+    held_.wait();
+  }
+  ~Holder() { finish_.raise(); }
+  void release() {
+    release_.raise();
+    released_.wait();
+  }
+  ChildProcess& child() { return child_; }
+
+ private:
+  Signal held_;
+  Signal release_;
+  Signal released_;
+  Signal finish_;
+  ChildProcess child_;
+};
+
+TEST_F(FileLockTest, ExcludesAnotherProcessUntilItLetsGo) {
+  Holder other(path, false);
+  FileLock lock(path);
+  EXPECT_FALSE(lock.try_lock());
+  EXPECT_FALSE(lock.try_lock_shared());
+  other.release();
+  EXPECT_TRUE(lock.try_lock());
+  lock.unlock();
+}
+
+TEST_F(FileLockTest, ExcludesAnotherObjectOfTheSameProcess) {
+  FileLock a(path);
+  FileLock b(path);
+  const std::unique_lock held(a);
+  EXPECT_FALSE(b.try_lock());
+}
+
+TEST_F(FileLockTest, SharersExcludeOnlyAnExclusiveOne) {
+  Holder other(path, true);
+  FileLock lock(path);
+  {
+    const std::shared_lock held(lock, std::try_to_lock);
+    EXPECT_TRUE(held.owns_lock());
+  }
+  EXPECT_FALSE(lock.try_lock());
+}
+
+TEST_F(FileLockTest, IsReleasedWhenItsHolderDies) {
+  Holder other(path, false);
+  FileLock lock(path);
+  EXPECT_FALSE(lock.try_lock());
+  other.child().kill();
+  EXPECT_TRUE(lock.try_lock_for(milliseconds(test::kPatienceMs)));
+}
+
+TEST_F(FileLockTest, WaitsForAHolderThatLetsGoInTime) {
+  Holder other(path, false);
+  FileLock lock(path);
+  ChildProcess waiter([&] {
+    FileLock mine(path);
+    const auto held = lock_within(mine, milliseconds(test::kPatienceMs));
+    EXPECT_TRUE(held.owns_lock());
+  });
+  other.release();
+  EXPECT_EQ(waiter.join(), 0);
+}
+
+TEST_F(FileLockTest, H24WaitIsBoundedAndTheErrorNamesFileAndHolder) {
+  Holder other(path, false);
+  FileLock lock(path);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_FALSE(lock.try_lock_for(kShort));
+  EXPECT_FALSE(lock.try_lock_shared_for(kShort));
+  EXPECT_GE(std::chrono::steady_clock::now() - start, 2 * kShort);
+  const pid_t holder = lock.holder();
+  EXPECT_TRUE(holder == other.child().pid() || holder == 0) << holder;
+  for (const auto& message :
+       {message_of<TimeoutError>([&] { lock_within(lock, kShort); }),
+        message_of<TimeoutError>([&] { lock_shared_within(lock, kShort); })}) {
+    EXPECT_TRUE(contains(message, path.string())) << message;
+    EXPECT_TRUE(contains(message, holder ? std::to_string(holder) : "unknown process")) << message;
+  }
+}
+
+// The file system of /dev/shm is one whose locks /proc/locks always lists.
+TEST_F(FileLockTest, H24HolderIsKnownWhereTheKernelListsIt) {
+  const std::filesystem::path listed = "/dev/shm/moetap_lock_test_" + std::to_string(getpid());
+  const struct Remove {
+    const std::filesystem::path& path;
+    ~Remove() { std::filesystem::remove(path); }
+  } remove{listed};
+  FileLock lock(listed);
+  EXPECT_EQ(lock.holder(), 0);
+  Holder other(listed, false);
+  EXPECT_EQ(lock.holder(), other.child().pid());
+  other.release();
+  EXPECT_EQ(lock.holder(), 0);
+}
+
+TEST_F(FileLockTest, NoIncrementIsLostBetweenProcesses) {
+  constexpr int kEach = 20'000;
+  auto* count = static_cast<long*>(
+      mmap(nullptr, sizeof(long), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  const auto work = [&] {
+    FileLock lock(path);
+    for (int i = 0; i < kEach; ++i) {
+      const auto held = lock_within(lock, milliseconds(test::kPatienceMs));
+      const long seen = *count;
+      if (i % 1000 == 0) usleep(100);  // the other one would get in between
+      *count = seen + 1;
+    }
+  };
+  ChildProcess other(work);
+  work();
+  EXPECT_EQ(other.join(), 0);
+  EXPECT_EQ(*count, 2 * kEach);
+  munmap(count, sizeof(long));
+}
+
+TEST_F(FileLockTest, MakesAPrivateFileAndKnowsWhichOneItIs) {
+  umask(0);
+  FileLock lock(path);
+  umask(022);
+  struct stat status {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  EXPECT_EQ(lock.file(), FileLock(path).file());
+  std::filesystem::rename(path, directory.path() / "elsewhere");
+  EXPECT_NE(lock.file(), FileLock(path).file());
+}
+
+TEST_F(FileLockTest, FollowsNoLinkAndTakesNothingButARegularFileOfThisUser) {
+  const auto target = directory.path() / "target";
+  std::ofstream(target) << "precious";
+  std::filesystem::create_symlink(target, path);
+  EXPECT_THROW(FileLock{path}, MismatchError);
+  std::filesystem::remove(path);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THROW(FileLock{path}, MismatchError);
+  EXPECT_THROW(FileLock{directory.path()}, MismatchError);
+  EXPECT_THROW(FileLock{directory.path() / "none" / "a.lock"}, SystemError);
+  if (geteuid() != 0) return;  // only root can give a file away
+  ASSERT_EQ(chown(target.c_str(), 65534, 65534), 0);
+  EXPECT_THROW(FileLock{target}, MismatchError);
+}
+
+TEST_F(FileLockTest, MovesWithWhatItHolds) {
+  FileLock a(path);
+  a.lock();
+  FileLock b(std::move(a));
+  EXPECT_FALSE(FileLock(path).try_lock());
+  a = FileLock(directory.path() / "b.lock");
+  b = std::move(a);
+  EXPECT_TRUE(FileLock(path).try_lock());
+}
+
+}  // namespace
+}  // namespace moetap

@@ -1,0 +1,275 @@
+#include <moetap/error.h>
+#include <moetap/segment.h>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "child_process.h"
+#include "message_of.h"
+#include "test_endpoint.h"
+
+namespace moetap {
+namespace {
+
+using test::ChildProcess;
+using test::contains;
+using test::message_of;
+using test::Signal;
+
+constexpr std::size_t kBytes = 3 * 4096 + 5;
+constexpr std::size_t kFarTooMuch = std::size_t{1} << 45;
+
+class SegmentTest : public test::EndpointTest {
+ protected:
+  const std::string name = "/moetap_" + endpoint.instance + "_0";
+
+  std::string file() const { return "/dev/shm" + name; }
+
+  // As a crashed process leaves it, filled with ones.
+  void leave_behind(std::size_t bytes) {
+    ChildProcess dead([&] {
+      const Segment segment = Segment::create(name, bytes);
+      std::ranges::fill(segment.bytes(), std::byte{1});
+      _exit(0);
+    });
+    ASSERT_EQ(dead.join(), 0);
+    ASSERT_TRUE(std::filesystem::exists(file()));
+  }
+};
+
+bool all_zero(std::span<const std::byte> bytes) {
+  return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
+}
+
+TEST_F(SegmentTest, IsZeroFilledOfTheSizeAskedForAndSharedByItsName) {
+  const Segment created = Segment::create(name, kBytes);
+  EXPECT_EQ(created.name(), name);
+  ASSERT_EQ(created.bytes().size(), kBytes);
+  EXPECT_TRUE(all_zero(created.bytes()));
+  const Segment opened = Segment::open(name);
+  ASSERT_EQ(opened.bytes().size(), kBytes);
+  created.bytes()[kBytes - 1] = std::byte{7};
+  EXPECT_EQ(opened.bytes()[kBytes - 1], std::byte{7});
+  struct stat status {};
+  ASSERT_EQ(stat(file().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+}
+
+TEST_F(SegmentTest, H23EveryPageIsBackedBeforeAnyoneTouchesIt) {
+  const Segment segment = Segment::create(name, kBytes);
+  struct stat status {};
+  ASSERT_EQ(stat(file().c_str(), &status), 0);
+  EXPECT_GE(static_cast<std::size_t>(status.st_blocks) * 512, kBytes);
+}
+
+TEST_F(SegmentTest, H23NoRoomIsAnErrorThatNamesBytesNeededAndFreeAndLeavesNothing) {
+  const std::string message = message_of<SystemError>([&] { Segment::create(name, kFarTooMuch); });
+  EXPECT_TRUE(contains(message, std::to_string(kFarTooMuch))) << message;
+  EXPECT_TRUE(contains(message, "bytes free")) << message;
+  EXPECT_TRUE(contains(message, "/dev/shm")) << message;
+  EXPECT_FALSE(std::filesystem::exists(file()));
+}
+
+TEST_F(SegmentTest, H22SecondOwnerIsAnErrorThatNamesTheFirst) {
+  Signal created;
+  Signal finish;
+  ChildProcess first([&] {
+    const Segment segment = Segment::create(name, kBytes);
+    created.raise();
+    finish.wait();
+    EXPECT_TRUE(all_zero(segment.bytes()));
+  });
+  created.wait();
+  for (const std::size_t bytes : {kBytes, 2 * kBytes}) {
+    const std::string message = message_of<OwnedError>([&] { Segment::create(name, bytes); });
+    EXPECT_TRUE(contains(message, std::to_string(first.pid()))) << message;
+    message_of<OwnedError>([&] { Segment::create_or_adopt(name, bytes); });
+  }
+  const Segment opened = Segment::open(name);
+  EXPECT_TRUE(opened.owner_alive());
+  EXPECT_EQ(opened.owner_pid(), first.pid());
+  finish.raise();
+  EXPECT_EQ(first.join(), 0);
+  EXPECT_FALSE(opened.owner_alive());
+  EXPECT_EQ(opened.owner_pid(), 0);
+}
+
+TEST_F(SegmentTest, OwnerIsExclusiveInOneProcessToo) {
+  const Segment first = Segment::create(name, kBytes);
+  EXPECT_EQ(first.owner_pid(), getpid());
+  EXPECT_THROW(Segment::create(name, kBytes), OwnedError);
+}
+
+TEST_F(SegmentTest, H23LeftoverOfADeadOwnerIsReclaimedAndItsReadersKeepTheOldOne) {
+  leave_behind(kBytes);
+  const Segment old = Segment::open(name);
+  EXPECT_FALSE(old.owner_alive());
+  const Segment fresh = Segment::create(name, kBytes);
+  EXPECT_TRUE(all_zero(fresh.bytes()));
+  EXPECT_EQ(old.bytes()[0], std::byte{1});
+  EXPECT_FALSE(old.owner_alive());
+  EXPECT_EQ(Segment::open(name).owner_pid(), getpid());
+}
+
+TEST_F(SegmentTest, AdoptsALeftoverOfTheRightSizeAndReplacesAnother) {
+  leave_behind(kBytes);
+  {
+    const Segment adopted = Segment::create_or_adopt(name, kBytes);
+    EXPECT_EQ(adopted.bytes()[0], std::byte{1});
+    EXPECT_TRUE(adopted.owner_alive());
+  }
+  EXPECT_FALSE(std::filesystem::exists(file()));
+  leave_behind(kBytes);
+  const Segment replaced = Segment::create_or_adopt(name, kBytes + 1);
+  ASSERT_EQ(replaced.bytes().size(), kBytes + 1);
+  EXPECT_TRUE(all_zero(replaced.bytes()));
+}
+
+TEST_F(SegmentTest, H23AnAdoptedSparseSegmentIsBacked) {
+  const int fd = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
+  ASSERT_EQ(ftruncate(fd, kBytes), 0);
+  const Segment adopted = Segment::create_or_adopt(name, kBytes);
+  struct stat status {};
+  ASSERT_EQ(fstat(fd, &status), 0);
+  close(fd);
+  EXPECT_GE(static_cast<std::size_t>(status.st_blocks) * 512, kBytes);
+}
+
+// Some of them fail for want of room right after they took the name, some come when a leftover is
+// there, some while another is half-way.
+TEST_F(SegmentTest, H22OfManyThatStartAtOnceOneOwnsTheName) {
+  constexpr int kProcesses = 6;
+  for (int round = 0; round < 60; ++round) {
+    if (round % 2 == 0) leave_behind(kBytes);
+    Signal go;
+    Signal tried;
+    Signal finish;
+    std::vector<std::unique_ptr<ChildProcess>> children;
+    auto* owners = static_cast<std::atomic<int>*>(mmap(nullptr, sizeof(std::atomic<int>),
+                                                       PROT_READ | PROT_WRITE,
+                                                       MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    for (int i = 0; i < kProcesses; ++i) {
+      children.push_back(std::make_unique<ChildProcess>([&, i] {
+        go.wait();
+        std::optional<Segment> owned;
+        try {
+          owned = Segment::create(name, i % 3 == 0 ? kFarTooMuch : kBytes);
+          ++*owners;
+        } catch (const OwnedError&) {
+        } catch (const SystemError&) {
+          EXPECT_EQ(i % 3, 0);
+        }
+        tried.raise();
+        finish.wait();
+        if (owned) {
+          EXPECT_EQ(Segment::open(name).owner_pid(), getpid());
+        }
+      }));
+    }
+    for (int i = 0; i < kProcesses; ++i) go.raise();
+    for (int i = 0; i < kProcesses; ++i) tried.wait();
+    EXPECT_LE(owners->load(), 1);
+    if (owners->load() == 1) {
+      EXPECT_TRUE(Segment::open(name).owner_alive());
+    }
+    for (int i = 0; i < kProcesses; ++i) finish.raise();
+    for (auto& child : children) ASSERT_EQ(child->join(), 0) << "round " << round;
+    munmap(owners, sizeof *owners);
+  }
+}
+
+TEST_F(SegmentTest, AForkedChildOfTheOwnerDoesNotUnlinkTheName) {
+  std::optional<Segment> segment = Segment::create(name, kBytes);
+  ChildProcess child([&] { segment.reset(); });
+  EXPECT_EQ(child.join(), 0);
+  EXPECT_TRUE(std::filesystem::exists(file()));
+  segment.reset();
+  EXPECT_FALSE(std::filesystem::exists(file()));
+}
+
+TEST_F(SegmentTest, AnOwnerWhoseNameWasTakenAwayDoesNotUnlinkTheNextOne) {
+  std::optional<Segment> first = Segment::create(name, kBytes);
+  std::filesystem::remove(file());
+  const Segment second = Segment::create(name, kBytes);
+  first.reset();
+  EXPECT_TRUE(std::filesystem::exists(file()));
+}
+
+TEST_F(SegmentTest, OpenFailsUntilTheSegmentHasItsSize) {
+  const auto code = [&] {
+    try {
+      Segment::open(name);
+    } catch (const SystemError& error) {
+      return error.code().value();
+    }
+    return 0;
+  };
+  EXPECT_EQ(code(), ENOENT);
+  const int fd = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
+  close(fd);
+  EXPECT_EQ(code(), ENOENT);
+}
+
+TEST_F(SegmentTest, AnotherUsersSegmentIsAMismatch) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  const Segment segment = Segment::create(name, kBytes);
+  ASSERT_EQ(chown(file().c_str(), 65534, 65534), 0);
+  EXPECT_THROW(Segment::open(name), MismatchError);
+  EXPECT_THROW(Segment::create(name, kBytes), MismatchError);
+}
+
+TEST_F(SegmentTest, RefusesNamesAndSizesThatCannotBe) {
+  for (const char* bad : {"", "/", "no_slash", "/a/b", "/..\n", "/a b"}) {
+    EXPECT_THROW(Segment::create(bad, kBytes), ArgumentError) << bad;
+    EXPECT_THROW(Segment::open(bad), ArgumentError) << bad;
+  }
+  EXPECT_THROW(Segment::create("/" + std::string(300, 'a'), kBytes), ArgumentError);
+  EXPECT_THROW(Segment::create(name, 0), ArgumentError);
+}
+
+TEST_F(SegmentTest, MovesAndAMovedFromOneIsHarmless) {
+  Segment segment = Segment::create(name, kBytes);
+  {
+    const Segment moved = std::move(segment);
+    EXPECT_EQ(moved.bytes().size(), kBytes);
+    EXPECT_TRUE(moved.owner_alive());
+  }
+  EXPECT_FALSE(std::filesystem::exists(file()));
+  segment = Segment::create(name, kBytes);
+  EXPECT_EQ(Segment::open(name).owner_pid(), getpid());
+  segment = Segment::create(name + "_ring", kBytes);
+  EXPECT_FALSE(std::filesystem::exists(file()));
+}
+
+TEST_F(SegmentTest, H22OneProcessAtTheOtherEndUntilItDies) {
+  const Segment owner = Segment::create(name, kBytes);
+  EXPECT_EQ(owner.peer_pid(), 0);
+  Signal claimed;
+  ChildProcess first([&] {
+    Segment peer = Segment::open(name);
+    peer.claim_peer();
+    claimed.raise();
+    pause();
+  });
+  claimed.wait();
+  EXPECT_EQ(owner.peer_pid(), first.pid());
+  Segment second = Segment::open(name);
+  const std::string message = message_of<OwnedError>([&] { second.claim_peer(); });
+  EXPECT_TRUE(contains(message, std::to_string(first.pid()))) << message;
+  first.kill();
+  second.claim_peer();
+  EXPECT_EQ(owner.peer_pid(), getpid());
+}
+
+}  // namespace
+}  // namespace moetap

@@ -1,0 +1,243 @@
+// The native layout when processes die, stop or look at other files.
+#include <moetap/error.h>
+#include <moetap/file_lock.h>
+#include <moetap/readers.h>
+#include <moetap/segment.h>
+#include <moetap/shm_writer.h>
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "child_process.h"
+#include "message_of.h"
+#include "names.h"
+#include "native_layout.h"
+#include "shm_ends.h"
+#include "shm_test.h"
+
+namespace moetap {
+namespace {
+
+using test::ChildProcess;
+using test::contains;
+using test::kPatience;
+using test::message_of;
+using test::read;
+using test::rows_of;
+using test::Signal;
+using test::state_of;
+
+using Clock = std::chrono::steady_clock;
+using Slots = std::vector<Slot>;
+
+class ShmFailure : public test::ShmTest {
+ protected:
+  void publish(ShmWriter& writer, Step step, const Slots& slots) const {
+    writer.publish(step, slots, rows_of(endpoint.shape, step, slots));
+  }
+  Endpoint hasty() const {
+    Endpoint result = endpoint;
+    result.limit = Milliseconds(30);
+    return result;
+  }
+};
+
+TEST_F(ShmFailure, WaitingForADeadWorkerEndsWellBeforeTheLimitAndSaysSo) {
+  Signal published;
+  ChildProcess worker([&] {
+    ShmWriter writer(endpoint);
+    publish(writer, 1, {1});
+    published.raise();
+    pause();
+  });
+  const auto reader = make_shm_reader(endpoint);
+  published.wait();
+  worker.kill();
+  reader->wait_for(1, kPatience);  // its last words
+  EXPECT_EQ(state_of(*reader, 1), RowState::present);
+  const std::string message =
+      message_of<TimeoutError>([&] { reader->wait_for(2, std::chrono::hours(24)); });
+  EXPECT_TRUE(contains(message, "died")) << message;
+  EXPECT_TRUE(contains(message, std::to_string(worker.pid()))) << message;
+  EXPECT_TRUE(contains(message, "step 2")) << message;
+}
+
+TEST_F(ShmFailure, WaitingForAStepThatDoesNotComeEndsAtTheLimit) {
+  ShmWriter writer(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  publish(writer, 1, {1});
+  const auto start = Clock::now();
+  const std::string message =
+      message_of<TimeoutError>([&] { reader->wait_for(2, Milliseconds(50)); });
+  EXPECT_GE(Clock::now() - start, Milliseconds(50));
+  EXPECT_TRUE(contains(message, "lives")) << message;
+  EXPECT_TRUE(contains(message, std::to_string(getpid()))) << message;
+}
+
+// A restarted engine numbers its steps from 1 again: an old buffer's stamps would fit its windows.
+TEST_F(ShmFailure, H23AReaderNeverAttachesToADeadWorkersBufferAndTheNextWorkerReclaimsIt) {
+  ChildProcess dead([&] {
+    ShmWriter writer(endpoint);
+    publish(writer, 1, {1, 2});
+    _exit(0);
+  });
+  ASSERT_EQ(dead.join(), 0);
+  const std::string message = message_of<TimeoutError>([&] { make_shm_reader(hasty()); });
+  EXPECT_TRUE(contains(message, buffer_name(endpoint))) << message;
+  EXPECT_TRUE(contains(message, "died")) << message;
+  ShmWriter next(endpoint);
+  publish(next, 1, {2});
+  const auto reader = make_shm_reader(endpoint);
+  EXPECT_EQ(state_of(*reader, 1), RowState::missing);
+  EXPECT_EQ(state_of(*reader, 2), RowState::present);
+}
+
+// Its rows end at a page that it may not read, so it dies there by itself, holding the lock.
+TEST_F(ShmFailure, AWorkerThatDiesWhilePublishingLeavesMissingRowsAndAFreeLock) {
+  endpoint.shape = ModelShape::uniform(64, 8, 256);  // 512 bytes a row
+  Signal published;
+  Signal go;
+  ChildProcess worker([&] {
+    signal(SIGSEGV, SIG_DFL);
+    ShmWriter writer(endpoint);
+    const Slots slots{1, 3, 5, 7};
+    publish(writer, 1, slots);
+    published.raise();
+    go.wait();
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    auto* memory = static_cast<std::byte*>(
+        mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(memory + page, page, PROT_NONE);
+    writer.publish(2, slots, {memory + page - 2 * 512, 4 * 512});
+  });
+  const auto reader = make_shm_reader(endpoint);
+  published.wait();
+  EXPECT_EQ(state_of(*reader, 1), RowState::present);
+  go.raise();
+  EXPECT_TRUE(WIFSIGNALED(worker.join()));
+  const Slots all{1, 3, 5, 7};
+  for (const RowState state : read(*reader, all).states) EXPECT_EQ(state, RowState::missing);
+  EXPECT_EQ(reader->last_step(), 1u);
+}
+
+TEST_F(ShmFailure, H24ALockThatIsNotGivenBackEndsInAnErrorThatNamesFileAndHolder) {
+  endpoint.limit = Milliseconds(50);
+  ShmWriter writer(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  publish(writer, 1, {1});
+  const std::filesystem::path path = lock_path(endpoint);
+  Signal held;
+  ChildProcess stuck([&] {
+    FileLock lock(path);
+    lock.lock();
+    held.raise();
+    pause();
+  });
+  held.wait();
+  for (const auto& message : {message_of<TimeoutError>([&] { publish(writer, 2, {1}); }),
+                              message_of<TimeoutError>([&] { writer.fail(2, {}, "why"); }),
+                              message_of<TimeoutError>([&] { state_of(*reader, 1); })}) {
+    EXPECT_TRUE(contains(message, path.string())) << message;
+  }
+  EXPECT_EQ(reader->last_step(), 1u);
+  stuck.kill();
+  EXPECT_EQ(state_of(*reader, 1, {1, 1}), RowState::present);
+  publish(writer, 2, {1});
+  EXPECT_EQ(state_of(*reader, 1, {2, 2}), RowState::present);
+}
+
+// Two containers may share /dev/shm and not the directory of the lock file.
+TEST_F(ShmFailure, AReaderThatFindsAnotherLockFileIsRefused) {
+  ShmWriter writer(endpoint);
+  EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
+  std::filesystem::rename(lock_path(endpoint), directory.path() / "elsewhere");
+  const std::string message = message_of<MismatchError>([&] { make_shm_reader(endpoint); });
+  EXPECT_TRUE(contains(message, lock_path(endpoint).string())) << message;
+}
+
+TEST_F(ShmFailure, TheReaderFindsTheLockFileWhateverItsEnvironment) {
+  ShmWriter writer(endpoint);
+  const test::TemporaryDirectory other;
+  const test::ScopedVariable set("XDG_RUNTIME_DIR", other.path());
+  ASSERT_EQ(lock_path(endpoint).parent_path(), other.path());
+  EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
+  EXPECT_TRUE(std::filesystem::is_empty(other.path()));
+}
+
+class ScribbledBuffer : public ShmFailure {
+ protected:
+  ShmWriter writer{endpoint};
+  Segment segment = Segment::open(buffer_name(endpoint));
+  ShmControl& control = *reinterpret_cast<ShmControl*>(segment.bytes().data());
+};
+
+TEST_F(ScribbledBuffer, AnotherMagicVersionOrAnEndlessLockPathIsRefused) {
+  control.head.magic = 0x1234;
+  EXPECT_THROW(make_shm_reader(endpoint), MismatchError);
+  control.head.magic = kShmMagic;
+  control.head.version = kShmVersion + 1;
+  EXPECT_THROW(make_shm_reader(endpoint), MismatchError);
+  control.head.version = kShmVersion;
+  std::ranges::fill(control.lock_path, 'x');
+  EXPECT_THROW(make_shm_reader(endpoint), MismatchError);
+}
+
+TEST_F(ScribbledBuffer, AReasonWithoutAnEndIsCutAtItsPlace) {
+  const auto reader = make_shm_reader(endpoint);
+  writer.fail(1, {}, "why");
+  std::ranges::fill(control.failed[0].reason, 'y');
+  try {
+    reader->wait_for(1, kPatience);
+    FAIL() << "no error";
+  } catch (const StepFailed& error) {
+    EXPECT_EQ(error.reason(), std::string(sizeof control.failed[0].reason, 'y'));
+  }
+}
+
+TEST_F(ScribbledBuffer, ABufferThatIsStillBeingMadeIsWaitedFor) {
+  control.head.magic = 0;
+  const std::string message = message_of<TimeoutError>([&] { make_shm_reader(hasty()); });
+  EXPECT_TRUE(contains(message, buffer_name(endpoint))) << message;
+}
+
+TEST_F(ShmFailure, H24AWriterThatMustWaitSaysSoUntilItHasTheLock) {
+  ShmWriter writer(endpoint);
+  Signal held;
+  ChildProcess reading([&] {
+    const Segment segment = Segment::open(buffer_name(endpoint));
+    const auto& control = *reinterpret_cast<const ShmControl*>(segment.bytes().data());
+    FileLock lock(lock_path(endpoint));
+    lock.lock_shared();
+    held.raise();
+    while (control.writer_waits == 0) usleep(100);
+  });
+  held.wait();
+  publish(writer, 1, {1});
+  EXPECT_EQ(reading.join(), 0);
+  const Segment segment = Segment::open(buffer_name(endpoint));
+  EXPECT_EQ(reinterpret_cast<const ShmControl*>(segment.bytes().data())->writer_waits, 0u);
+}
+
+// A writer that says it waits is let in before each piece of a long read, but one that died while
+// it waited does not stop the reader.
+TEST_F(ShmFailure, H24AReaderGivesTheLockBackOftenAndLetsAWaitingWriterGoFirst) {
+  endpoint.shape = ModelShape::uniform(64, 8, 256);  // 512 bytes a row
+  endpoint.num_slots = endpoint.max_tokens = static_cast<std::int64_t>(3 * kBytesPerHold / 512);
+  ShmWriter writer(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  const Segment segment = Segment::open(buffer_name(endpoint));
+  reinterpret_cast<ShmControl*>(segment.bytes().data())->writer_waits = 1;
+  Slots slots(static_cast<std::size_t>(endpoint.num_slots));
+  const auto start = Clock::now();
+  EXPECT_EQ(read(*reader, slots).states[0], RowState::missing);
+  EXPECT_GE(Clock::now() - start, 3 * kWriterFirst);
+}
+
+}  // namespace
+}  // namespace moetap

@@ -1,0 +1,68 @@
+// What the tests of the `shm` transport share.
+#pragma once
+
+#include <moetap/endpoint.h>
+#include <moetap/transport.h>
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "child_process.h"
+#include "temporary_directory.h"
+#include "test_endpoint.h"
+
+namespace moetap::test {
+
+inline constexpr Milliseconds kPatience{kPatienceMs};
+
+// Ids of a row that tell which step and slot it is of.
+inline std::vector<std::byte> row_of(const ModelShape& shape, Step step, Slot slot) {
+  std::vector<std::byte> row(shape.row_bytes());
+  for (std::size_t i = 0; i < shape.row_ids(); ++i) {
+    const auto id = (step * 131 + static_cast<std::uint64_t>(slot) * 7 + i * 3) %
+                    static_cast<std::uint64_t>(shape.num_experts());
+    for (std::size_t b = 0; b < id_bytes(shape.id_type()); ++b) {
+      row[i * id_bytes(shape.id_type()) + b] = static_cast<std::byte>(id >> (8 * b));
+    }
+  }
+  return row;
+}
+
+inline std::vector<std::byte> rows_of(const ModelShape& shape, Step step,
+                                      std::span<const Slot> slots) {
+  std::vector<std::byte> rows;
+  for (const Slot slot : slots) {
+    const auto row = row_of(shape, step, slot < 0 ? ~slot : slot);
+    rows.insert(rows.end(), row.begin(), row.end());
+  }
+  return rows;
+}
+
+struct Read {
+  std::vector<std::byte> rows;
+  std::vector<RowState> states;
+};
+
+inline Read read(SlotReadTransport& reader, std::span<const Slot> slots, StepWindow window = {}) {
+  Read result{std::vector<std::byte>(slots.size() * reader.shape().row_bytes()),
+              std::vector<RowState>(slots.size())};
+  reader.read(slots, {&window, 1}, result.rows, result.states);
+  return result;
+}
+
+inline RowState state_of(SlotReadTransport& reader, Slot slot, StepWindow window = {}) {
+  return read(reader, {&slot, 1}, window).states[0];
+}
+
+// Lock files go to a directory of the test's own, in this process and those that it starts.
+class ShmTest : public EndpointTest {
+ protected:
+  TemporaryDirectory directory;
+  ScopedVariable tmpdir{"TMPDIR", directory.path()};
+  ScopedVariable runtime{"XDG_RUNTIME_DIR", std::nullopt};
+};
+
+}  // namespace moetap::test

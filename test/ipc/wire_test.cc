@@ -1,0 +1,287 @@
+// The wire-compatible layout, with Python processes that do as vLLM does at the other end.
+#include <moetap/error.h>
+#include <moetap/file_lock.h>
+#include <moetap/readers.h>
+#include <moetap/segment.h>
+#include <moetap/shm_writer.h>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "child_process.h"
+#include "message_of.h"
+#include "names.h"
+#include "shm_test.h"
+
+namespace moetap {
+namespace {
+
+using test::ChildProcess;
+using test::contains;
+using test::kPatience;
+using test::message_of;
+using test::read;
+using test::rows_of;
+using test::Signal;
+using test::state_of;
+
+using Slots = std::vector<Slot>;
+
+// wire_peer.py with pipes to its standard input and output.
+class PythonPeer {
+ public:
+  explicit PythonPeer(const Endpoint& endpoint)
+      : child_([&] {
+          dup2(to_[0], STDIN_FILENO);
+          dup2(from_[1], STDOUT_FILENO);
+          for (const int fd : {to_[0], to_[1], from_[0], from_[1]}) close(fd);
+          const std::string rank = std::to_string(endpoint.dp_rank);
+          const std::string slots = std::to_string(endpoint.num_slots);
+          const std::string ids = std::to_string(endpoint.shape.row_ids());
+          execlp("python3", "python3", WIRE_PEER, endpoint.instance.c_str(), rank.c_str(),
+                 slots.c_str(), ids.c_str(), nullptr);
+          throw std::runtime_error("cannot run python3");
+        }) {
+    EXPECT_EQ(answer(), "ready");
+  }
+  ~PythonPeer() {
+    for (const int fd : {to_[0], to_[1], from_[0], from_[1]}) close(fd);
+  }
+
+  std::string ask(const std::string& command) {
+    const std::string line = command + "\n";
+    EXPECT_EQ(write(to_[1], line.data(), line.size()), std::ssize(line));
+    return answer();
+  }
+  std::vector<int> row(Slot slot) {
+    std::istringstream words(ask("read " + std::to_string(slot)));
+    return {std::istream_iterator<int>(words), {}};
+  }
+  void set_row(Slot slot, const std::vector<int>& ids) {
+    std::string command = "write " + std::to_string(slot);
+    for (const int id : ids) command += " " + std::to_string(id);
+    EXPECT_EQ(ask(command), "done");
+  }
+  void kill() { child_.kill(); }
+
+ private:
+  std::string answer() {
+    std::string line;
+    for (char c = 0;;) {
+      pollfd readable{from_[0], POLLIN, 0};
+      if (poll(&readable, 1, test::kPatienceMs) != 1 || ::read(from_[0], &c, 1) != 1) {
+        ADD_FAILURE() << "python3 does not answer";
+        return line;
+      }
+      if (c == '\n') return line;
+      line += c;
+    }
+  }
+
+  struct Pipe {
+    int ends[2];
+    Pipe() { EXPECT_EQ(pipe(ends), 0); }
+    int operator[](int i) const { return ends[i]; }
+  };
+  Pipe to_;
+  Pipe from_;
+  ChildProcess child_;
+};
+
+class WireTest : public test::ShmTest {
+ protected:
+  WireTest() { endpoint.layout = ShmLayout::wire; }
+
+  const std::string file() const { return "/dev/shm" + buffer_name(endpoint); }
+  void publish(ShmWriter& writer, Step step, const Slots& slots) const {
+    writer.publish(step, slots, rows_of(endpoint.shape, step, slots));
+  }
+  // As rows_of(), as wire ids.
+  std::vector<int> ids_of(Step step, Slot slot) const {
+    const auto narrow = test::row_of(endpoint.shape, step, slot);
+    std::vector<int> ids;
+    for (std::size_t i = 0; i < narrow.size(); i += id_bytes(endpoint.shape.id_type())) {
+      ids.push_back(
+          static_cast<int>(narrow[i]) |
+          (id_bytes(endpoint.shape.id_type()) == 2 ? static_cast<int>(narrow[i + 1]) << 8 : 0));
+    }
+    return ids;
+  }
+  void expect_unverified(SlotReadTransport& reader, Step step, const Slots& slots) const {
+    const auto got = read(reader, slots);
+    for (const RowState state : got.states) EXPECT_EQ(state, RowState::unverified);
+    EXPECT_EQ(got.rows, rows_of(endpoint.shape, step, slots));
+  }
+};
+
+TEST_F(WireTest, PythonReadsWhatWePublish) {
+  for (const int experts : {16, 300}) {  // narrow ids of one and of two bytes
+    endpoint.shape = ModelShape::uniform(3, 2, experts);
+    endpoint.dp_rank = experts;
+    ShmWriter writer(endpoint);
+    publish(writer, 1, {0, 7, 8, 9, 63});
+    PythonPeer python(endpoint);
+    EXPECT_EQ(python.ask("size"), std::to_string(64 * 6 * 4));
+    for (const Slot slot : {0, 7, 8, 9, 63}) EXPECT_EQ(python.row(slot), ids_of(1, slot)) << slot;
+    EXPECT_EQ(python.row(1), std::vector<int>(6, 0));
+    publish(writer, 2, {8, ~Slot{9}});
+    EXPECT_EQ(python.row(8), ids_of(2, 8));
+    EXPECT_EQ(python.row(9), std::vector<int>(6, -1));
+    EXPECT_EQ(python.row(7), ids_of(1, 7));
+  }
+}
+
+TEST_F(WireTest, WeReadWhatPythonWrites) {
+  for (const int experts : {16, 300}) {
+    endpoint.shape = ModelShape::uniform(3, 2, experts);
+    endpoint.dp_rank = experts;
+    PythonPeer python(endpoint);
+    const auto reader = make_shm_reader(endpoint);
+    python.set_row(5, ids_of(1, 5));
+    python.set_row(63, ids_of(1, 63));
+    expect_unverified(*reader, 1, {5, 63});
+    EXPECT_EQ(reader->shape(), endpoint.shape);
+    EXPECT_EQ(reader->num_slots(), endpoint.num_slots);
+  }
+}
+
+TEST_F(WireTest, AWriterAttachesToTheBufferThatPythonMade) {
+  PythonPeer python(endpoint);
+  python.set_row(4, ids_of(9, 4));
+  ShmWriter writer(endpoint);
+  publish(writer, 1, {5});
+  EXPECT_EQ(python.row(5), ids_of(1, 5));
+  EXPECT_EQ(python.row(4), ids_of(9, 4));
+}
+
+TEST_F(WireTest, PythonAttachesToTheBufferThatWeMadeAndItsRowsReachOurReader) {
+  ShmWriter writer(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  PythonPeer python(endpoint);
+  python.set_row(4, ids_of(9, 4));
+  expect_unverified(*reader, 9, {4});
+}
+
+TEST_F(WireTest, EachAccessExcludesPythons) {
+  endpoint.limit = Milliseconds(50);
+  ShmWriter writer(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  PythonPeer python(endpoint);
+  EXPECT_EQ(python.ask("try"), "free");
+  FileLock lock(directory.path() / ("vllm_routed_experts_" + endpoint.instance + "_0.lock"));
+  lock.lock();
+  EXPECT_EQ(python.ask("try"), "held");
+  EXPECT_THROW(publish(writer, 1, {1}), TimeoutError);
+  EXPECT_THROW(writer.fail(1, Slots{1}, "why"), TimeoutError);
+  EXPECT_THROW(state_of(*reader, 1), TimeoutError);
+  lock.unlock();
+  // The lock that vLLM takes is exclusive for reads too.
+  lock.lock_shared();
+  EXPECT_THROW(state_of(*reader, 1), TimeoutError);
+  lock.unlock_shared();
+  publish(writer, 1, {1});
+  EXPECT_EQ(python.ask("try"), "free");
+}
+
+TEST_F(WireTest, ABufferOfAnotherSizeIsMadeAnewWhenItsOwnerIsGone) {
+  Endpoint other = endpoint;
+  other.num_slots = 32;
+  {
+    PythonPeer python(other);
+    EXPECT_EQ(python.ask("size"), std::to_string(32 * 6 * 4));
+    python.kill();
+  }
+  ShmWriter writer(endpoint);
+  EXPECT_EQ(std::filesystem::file_size(file()), 64u * 6 * 4);
+  EXPECT_THROW(ShmWriter{other}, OwnedError);
+  EXPECT_EQ(std::filesystem::file_size(file()), 64u * 6 * 4);
+}
+
+TEST_F(WireTest, H22SecondWriterIsAnErrorThatNamesTheFirst) {
+  Signal created;
+  ChildProcess first([&] {
+    ShmWriter writer(endpoint);
+    created.raise();
+    pause();
+  });
+  created.wait();
+  const std::string message = message_of<OwnedError>([&] { ShmWriter second(endpoint); });
+  EXPECT_TRUE(contains(message, std::to_string(first.pid()))) << message;
+}
+
+TEST_F(WireTest, H20AnIdThatTheModelDoesNotHaveIsAnErrorAndNotData) {
+  PythonPeer python(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  for (const int bad : {16, 256, 65536, -2, -1}) {
+    python.set_row(5, {0, 1, 2, bad, 4, 5});
+    const std::string message = message_of<RangeError>([&] { state_of(*reader, 5); });
+    EXPECT_TRUE(contains(message, "slot 5, layer 1")) << message;
+    EXPECT_TRUE(contains(message, "id " + std::to_string(bad) + " ")) << message;
+  }
+  python.set_row(5, std::vector<int>(6, -1));
+  const auto got = read(*reader, Slots{5});
+  EXPECT_EQ(got.states[0], RowState::missing);
+  EXPECT_EQ(std::ranges::count(got.rows, std::byte{0xFF}), std::ssize(got.rows));
+}
+
+TEST_F(WireTest, RowsOfAFailedStepAreMissing) {
+  ShmWriter writer(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  publish(writer, 1, {1, 2, 3});
+  writer.fail(2, Slots{2, ~Slot{3}, 64, -1000}, "why");
+  expect_unverified(*reader, 1, {1});
+  EXPECT_EQ(state_of(*reader, 2), RowState::missing);
+  EXPECT_EQ(state_of(*reader, 3), RowState::missing);
+}
+
+TEST_F(WireTest, ABadPublishOrReadChangesNothing) {
+  ShmWriter writer(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  publish(writer, 1, {1, 2});
+  EXPECT_THROW(publish(writer, 2, {1, 64}), RangeError);
+  EXPECT_THROW(publish(writer, 2, {1, 2, ~Slot{1}}), ArgumentError);
+  EXPECT_THROW(publish(writer, 2, Slots(9, 1)), RangeError);
+  EXPECT_THROW(writer.publish(2, Slots{1, 2}, rows_of(endpoint.shape, 2, Slots{1})), ArgumentError);
+  EXPECT_THROW(publish(writer, 1, {1}), ArgumentError);
+  expect_unverified(*reader, 1, {1, 2});
+  publish(writer, 2, {2, 1});  // a slot of a refused step is not taken for one that came twice
+  EXPECT_THROW(state_of(*reader, 64), RangeError);
+  EXPECT_THROW(reader->wait_for(2, kPatience), StateError);
+  EXPECT_EQ(reader->last_step(), 0u);
+}
+
+TEST_F(WireTest, AReaderWaitsForABufferOfItsSize) {
+  Endpoint hasty = endpoint;
+  hasty.limit = Milliseconds(30);
+  std::string message = message_of<TimeoutError>([&] { make_shm_reader(hasty); });
+  EXPECT_TRUE(contains(message, buffer_name(endpoint))) << message;
+
+  Endpoint other = endpoint;
+  other.num_slots = 32;
+  {
+    // Nobody is known to own it, so a worker may still replace it.
+    PythonPeer python(other);
+    message = message_of<MismatchError>([&] { make_shm_reader(hasty); });
+    EXPECT_TRUE(contains(message, std::to_string(64 * 6 * 4))) << message;
+    EXPECT_TRUE(contains(message, std::to_string(32 * 6 * 4))) << message;
+  }
+  ChildProcess worker([&] {
+    ShmWriter writer(endpoint);
+    publish(writer, 1, {1});
+    pause();
+  });
+  const auto reader = make_shm_reader(endpoint);
+  // A living owner's is not going to be replaced.
+  EXPECT_THROW(make_shm_reader(other), MismatchError);
+}
+
+}  // namespace
+}  // namespace moetap
