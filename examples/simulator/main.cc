@@ -78,13 +78,8 @@ void add_options(CLI::App& app, Options& o) {
 }
 
 moetap::ModelShape model_shape(const std::string& model) {
-  const auto names = moetap::ModelShape::known_names();
-  if (std::find(names.begin(), names.end(), model) != names.end()) {
-    return moetap::ModelShape::known(model);
-  }
-  if (std::filesystem::exists(model)) return moetap::ModelShape::from_config_file(model);
-  throw moetap::ArgumentError(fmt::format(
-      "--model {}: neither a file nor a known model; known are {}", model, fmt::join(names, ", ")));
+  return std::filesystem::is_regular_file(model) ? moetap::ModelShape::from_config_file(model)
+                                                 : moetap::ModelShape::known(model);
 }
 
 void set_kv_blocks(Options& o, const Trace& trace) {

@@ -33,8 +33,10 @@ struct PlanHeader {
 
 template <class T>
 void put(std::vector<std::byte>& out, std::span<const T> values) {
-  const auto bytes = std::as_bytes(values);
-  out.insert(out.end(), bytes.begin(), bytes.end());
+  if (values.empty()) return;
+  const std::size_t end = out.size();
+  out.resize(end + values.size_bytes());
+  std::memcpy(out.data() + end, values.data(), values.size_bytes());
 }
 
 // Takes `count` values off the front of a payload. Parts come in the order of falling alignment.

@@ -115,9 +115,8 @@ RunReport run_simulation(const RunOptions& options, const moetap::ModelShape& sh
   auto scheduler = schedulers.begin();
   int rank = 0;
   for (WorkerProcess& worker : workers) {
-    pending.push_back(std::async(std::launch::async, [&worker, &s = *scheduler++, &progress,
-                                                      config = config_of(options, shape, rank++)] {
-      return Engine(worker, config, s).run(progress);
+    pending.push_back(std::async(std::launch::async, [&, &served = *scheduler++, rank = rank++] {
+      return Engine(worker, config_of(options, shape, rank), served).run(progress);
     }));
   }
   summarize(collect(pending, progress, bar, stop), report);

@@ -137,7 +137,7 @@ TEST_F(Demo, RefusesBadInputBeforeItStarts) {
   const std::string trace =
       file("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nt,300,5\nt,x,5\n");
   expect_error({"--trace", trace}, "t.csv:3: ContextTokens is 'x'");
-  expect_error({"--model", "gpt-2"}, "neither a file nor a known model; known are");
+  expect_error({"--model", "gpt-2"}, "no model is known as \"gpt-2\"; known are");
   expect_error({"--model", file("dense.json", R"({"num_hidden_layers": 6})")}, "experts");
 }
 
