@@ -70,10 +70,9 @@ void ThreadStream::run_all() noexcept {
     wait_until(
         queued_, std::chrono::steady_clock::time_point::max(),
         [&] { return tail_.load(std::memory_order_acquire) != head; }, kDeviceSpin);
-    Operation& operation = (*ring_)[head % kDepth];
+    const Operation& operation = (*ring_)[head % kDepth];
     std::visit([](const auto& one) { run_in_stream(one); }, operation);
     stop = std::holds_alternative<Stop>(operation);
-    operation = Stop{};  // lets go of timelines and graphs before anyone learns that it is done
     timeline_->advance();
   }
 }

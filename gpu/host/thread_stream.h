@@ -39,7 +39,6 @@ class ThreadStream final : public HostStream {
  private:
   void enqueue(Operation operation) override;
   void run_all() noexcept;
-  const Operation* next();
 
   StreamList& streams_;
   std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();

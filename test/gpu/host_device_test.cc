@@ -83,6 +83,9 @@ TEST_P(HostMemory, OfNoBytesIsEmpty) {
   EXPECT_EQ(device->allocate(0).data(), nullptr);
   EXPECT_EQ(device->allocate_pinned(0).size(), 0);
   EXPECT_EQ(device->pin({}).data(), nullptr);
+  const Buffer memory = device->allocate(64);
+  { const Buffer nothing = device->pin({memory.data(), 0}); }
+  stream->fill(memory.data(), 0, 64);
 }
 
 TEST_P(HostMemory, ThatCannotBeHadIsAnErrorWithTheSize) {
@@ -126,7 +129,7 @@ TEST_P(HostMemory, IsNotLeftByACopy) {
   EXPECT_THROW(stream->copy(to.data() + 32, from.data(), 33), ArgumentError);
   EXPECT_THROW(stream->copy(to.data(), from.data() + 1, 64), ArgumentError);
   EXPECT_THROW(stream->fill(to.data() - 1, 0, 2), ArgumentError);
-  EXPECT_THROW(stream->fill(to.data(), 0, SIZE_MAX), ArgumentError);
+  EXPECT_THROW(stream->fill(to.data() + 1, 0, SIZE_MAX), ArgumentError);
   const std::string message = message_of([&] { stream->fill(to.data() + 60, 0, 5); });
   EXPECT_NE(message.find("5 bytes at offset 60 of a buffer of 64 bytes"), message.npos) << message;
 }
@@ -193,6 +196,18 @@ TEST_P(HostCallback, MustNotCallTheDevice) {
       &scene);
   stream->synchronize();
   EXPECT_EQ(scene.refused, 7);
+}
+
+TEST_P(HostCallback, MustNotFreeMemory) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        auto stream = device->make_stream();
+        Buffer memory = device->allocate(64);
+        stream->call([](void* buffer) { *static_cast<Buffer*>(buffer) = Buffer(); }, &memory);
+        stream->synchronize();
+      },
+      "freeing memory from a stream's callback");
 }
 
 TEST_P(HostCallback, MustNotThrow) {

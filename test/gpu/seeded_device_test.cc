@@ -182,6 +182,27 @@ TEST(SeededDevice, StepsRunOnePieceEach) {
   EXPECT_FALSE(device->step());
 }
 
+TEST(SeededDevice, RefusesToStepInACallback) {
+  auto device = make_seeded_device(1);
+  auto stream = device->make_stream();
+  struct Scene {
+    SeededDevice& device;
+    bool refused = false;
+  } scene{*device};
+  stream->call(
+      [](void* argument) {
+        auto& s = *static_cast<Scene*>(argument);
+        try {
+          s.device.step();
+        } catch (const StateError&) {
+          s.refused = true;
+        }
+      },
+      &scene);
+  stream->synchronize();
+  EXPECT_TRUE(scene.refused);
+}
+
 TEST(SeededDevice, RefusesToHoldAnotherDevicesStream) {
   auto device = make_seeded_device(1);
   auto other = make_seeded_device(1);
