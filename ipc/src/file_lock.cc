@@ -29,12 +29,10 @@ constexpr microseconds kFirstPause{10};
 constexpr microseconds kLongestPause{250};
 
 int open_lock_file(const std::filesystem::path& path) {
-  // O_NONBLOCK: a FIFO in its place must not hang us.
-  const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  const int fd = ::open(path.c_str(), flags, 0600);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd >= 0) return fd;
   const int error = errno;
-  if (error == ELOOP || error == ENXIO || error == EISDIR) {
+  if (error == ELOOP || error == EISDIR) {
     throw MismatchError(fmt::format(
         "lock file {} is a link or no regular file: remove it, or choose another directory",
         path.string()));

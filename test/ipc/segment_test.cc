@@ -188,6 +188,26 @@ TEST_F(SegmentTest, H22OfManyThatStartAtOnceOneOwnsTheName) {
   }
 }
 
+// The other process is stopped at some point of its attempt, now and then between opening the
+// segment that the name led to and claiming it, which is no longer the one that the name leads to
+// when it goes on. There is a living owner all the time.
+TEST_F(SegmentTest, H22NobodyOwnsASegmentThatLostItsName) {
+  std::optional<Segment> owned = Segment::create(name, kBytes);
+  ChildProcess other([&] {
+    while (!HasFailure()) EXPECT_THROW(Segment::create_or_adopt(name, kBytes), OwnedError);
+  });
+  for (int i = 0; i < 1000; ++i) {
+    kill(other.pid(), SIGSTOP);
+    int status = 0;
+    ASSERT_EQ(waitpid(other.pid(), &status, WUNTRACED), other.pid());
+    ASSERT_TRUE(WIFSTOPPED(status)) << "it owned the segment, round " << i;
+    owned.reset();
+    owned = Segment::create(name, kBytes);
+    kill(other.pid(), SIGCONT);
+    usleep(static_cast<useconds_t>(i % 50));
+  }
+}
+
 TEST_F(SegmentTest, AForkedChildOfTheOwnerDoesNotUnlinkTheName) {
   std::optional<Segment> segment = Segment::create(name, kBytes);
   ChildProcess child([&] { segment.reset(); });

@@ -192,6 +192,7 @@ TEST_F(ScribbledBuffer, AReasonWithoutAnEndIsCutAtItsPlace) {
   const auto reader = make_shm_reader(endpoint);
   writer.fail(1, {}, "why");
   std::ranges::fill(control.failed[0].reason, 'y');
+  control.failed[1].step = 0x7979'7979'7979'7979;  // letters, too
   try {
     reader->wait_for(1, kPatience);
     FAIL() << "no error";
@@ -224,19 +225,53 @@ TEST_F(ShmFailure, H24AWriterThatMustWaitSaysSoUntilItHasTheLock) {
   EXPECT_EQ(reinterpret_cast<const ShmControl*>(segment.bytes().data())->writer_waits, 0u);
 }
 
-// A writer that says it waits is let in before each piece of a long read, but one that died while
-// it waited does not stop the reader.
-TEST_F(ShmFailure, H24AReaderGivesTheLockBackOftenAndLetsAWaitingWriterGoFirst) {
-  endpoint.shape = ModelShape::uniform(64, 8, 256);  // 512 bytes a row
-  endpoint.num_slots = endpoint.max_tokens = static_cast<std::int64_t>(3 * kBytesPerHold / 512);
+class ShmLongRead : public ShmFailure {
+ protected:
+  ShmLongRead() {
+    endpoint.shape = ModelShape::uniform(64, 8, 256);  // 512 bytes a row
+    endpoint.num_slots = endpoint.max_tokens = static_cast<std::int64_t>(3 * kBytesPerHold / 512);
+  }
+  ShmControl& control(const Segment& segment) const {
+    return *reinterpret_cast<ShmControl*>(segment.bytes().data());
+  }
+  std::size_t rows() const { return static_cast<std::size_t>(endpoint.num_slots); }
+};
+
+TEST_F(ShmLongRead, H24LetsAWriterGoFirstButNotForEver) {
   ShmWriter writer(endpoint);
   const auto reader = make_shm_reader(endpoint);
-  const Segment segment = Segment::open(buffer_name(endpoint));
-  reinterpret_cast<ShmControl*>(segment.bytes().data())->writer_waits = 1;
-  Slots slots(static_cast<std::size_t>(endpoint.num_slots));
+  control(Segment::open(buffer_name(endpoint))).writer_waits = 1;
   const auto start = Clock::now();
-  EXPECT_EQ(read(*reader, slots).states[0], RowState::missing);
-  EXPECT_GE(Clock::now() - start, 3 * kWriterFirst);
+  EXPECT_EQ(state_of(*reader, 1), RowState::missing);
+  EXPECT_GE(Clock::now() - start, kWriterFirst);
+}
+
+// Some time another process has the lock while a read is under way.
+TEST_F(ShmLongRead, H24GivesTheLockBackOnTheWay) {
+  constexpr auto kNotYet = static_cast<RowState>(99);
+  ShmWriter writer(endpoint);
+  control(Segment::open(buffer_name(endpoint))).writer_waits = 1;  // pauses between the pieces
+  auto* states = static_cast<RowState*>(
+      mmap(nullptr, rows(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  std::fill_n(states, rows(), kNotYet);
+  ChildProcess reading([&] {
+    const auto reader = make_shm_reader(endpoint);
+    std::vector<std::byte> bytes(rows() * endpoint.shape.row_bytes());
+    const StepWindow window;
+    for (;;) {
+      std::fill_n(states, rows(), kNotYet);
+      reader->read(Slots(rows()), {&window, 1}, bytes, {states, rows()});
+    }
+  });
+  FileLock lock(lock_path(endpoint));
+  bool on_the_way = false;
+  for (const auto stop = Clock::now() + kPatience / 4; !on_the_way && Clock::now() < stop;) {
+    const auto held = lock_within(lock, kPatience);
+    on_the_way = states[0] != kNotYet && states[rows() - 1] == kNotYet;
+  }
+  EXPECT_TRUE(on_the_way);
+  reading.kill();
+  munmap(states, rows());
 }
 
 }  // namespace

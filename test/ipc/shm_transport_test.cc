@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -71,6 +72,35 @@ TEST_F(ShmTransport, WhatOneProcessPublishesAnotherReads) {
     }
   }
   read_all.raise();
+  EXPECT_EQ(worker.join(), 0);
+}
+
+// All rows of a read were written in one publish, so they are of one step, from end to end.
+TEST_F(ShmTransport, RowsThatAreReadWhileTheyAreWrittenAreNeverTorn) {
+  constexpr Step kSteps = 3000;
+  endpoint.shape = ModelShape::uniform(300, 8, 256);
+  const Slots slots{1, 2, 3, 5, 8, 13, 21, 34};
+  const std::size_t bytes = slots.size() * endpoint.shape.row_bytes();
+  Signal attached;
+  Signal finish;
+  ChildProcess worker([&] {
+    ShmWriter writer(endpoint);
+    attached.wait();
+    for (Step step = 1; step <= kSteps; ++step) {
+      writer.publish(step, slots, std::vector<std::byte>(bytes, static_cast<std::byte>(step)));
+    }
+    finish.wait();
+  });
+  const auto reader = make_shm_reader(endpoint);
+  attached.raise();
+  reader->wait_for(1, kPatience);
+  for (Step seen = 0; seen < kSteps;) {
+    seen = reader->last_step();
+    const auto got = read(*reader, slots, {seen, kSteps});
+    ASSERT_EQ(std::ranges::count(got.states, RowState::present), std::ssize(slots));
+    ASSERT_EQ(std::ranges::count(got.rows, got.rows[0]), std::ssize(got.rows)) << "step " << seen;
+  }
+  finish.raise();
   EXPECT_EQ(worker.join(), 0);
 }
 
@@ -253,6 +283,16 @@ TEST_F(ShmTransport, AForkedChildOfTheWorkerTakesNothingAway) {
   EXPECT_EQ(child.join(), 0);
   EXPECT_TRUE(std::filesystem::exists(lock_path(endpoint)));
   EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
+}
+
+TEST_F(ShmTransport, ALockFileWhosePathDoesNotFitIsRefused) {
+  std::filesystem::path deep = directory.path();
+  for (int i = 0; i < 6; ++i) deep /= std::string(200, 'd');
+  std::filesystem::create_directories(deep);
+  const test::ScopedVariable set("XDG_RUNTIME_DIR", deep);
+  const std::string message = message_of<ArgumentError>([&] { ShmWriter writer(endpoint); });
+  EXPECT_TRUE(contains(message, "1023")) << message;
+  EXPECT_FALSE(std::filesystem::exists("/dev/shm" + buffer_name(endpoint)));
 }
 
 TEST_F(ShmTransport, EndpointsAreValidated) {

@@ -172,11 +172,14 @@ TEST_F(WireTest, PythonAttachesToTheBufferThatWeMadeAndItsRowsReachOurReader) {
 
 TEST_F(WireTest, EachAccessExcludesPythons) {
   endpoint.limit = Milliseconds(50);
+  FileLock lock(directory.path() / ("vllm_routed_experts_" + endpoint.instance + "_0.lock"));
+  lock.lock();
+  EXPECT_THROW(ShmWriter{endpoint}, TimeoutError);
+  lock.unlock();
   ShmWriter writer(endpoint);
   const auto reader = make_shm_reader(endpoint);
   PythonPeer python(endpoint);
   EXPECT_EQ(python.ask("try"), "free");
-  FileLock lock(directory.path() / ("vllm_routed_experts_" + endpoint.instance + "_0.lock"));
   lock.lock();
   EXPECT_EQ(python.ask("try"), "held");
   EXPECT_THROW(publish(writer, 1, {1}), TimeoutError);
@@ -279,6 +282,7 @@ TEST_F(WireTest, AReaderWaitsForABufferOfItsSize) {
     pause();
   });
   const auto reader = make_shm_reader(endpoint);
+  other.limit = std::chrono::hours(24);
   // A living owner's is not going to be replaced.
   EXPECT_THROW(make_shm_reader(other), MismatchError);
 }
