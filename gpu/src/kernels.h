@@ -76,6 +76,16 @@ MOETAP_DEVICE inline bool narrow_checked(const T* __restrict__ from, std::uint16
   return bad == 0;
 }
 
+// On a host, fetches n ids that the next block will read: the layers lie too far apart for the
+// processor to see the pattern. Past the end of the cache it does no harm.
+MOETAP_DEVICE inline void prefetch([[maybe_unused]] const std::uint16_t* ids,
+                                   [[maybe_unused]] std::int64_t n) {
+#if !defined(__CUDA_ARCH__)
+  constexpr std::int64_t kLine = 64 / sizeof(std::uint16_t);
+  for (std::int64_t i = 0; i < n; i += kLine) __builtin_prefetch(ids + i, 0, 2);
+#endif
+}
+
 // Narrows eight ids: one vector load, pack and store.
 template <class Id>
 MOETAP_DEVICE inline void narrow8(const std::uint16_t* __restrict__ from, Id* __restrict__ to) {
@@ -235,6 +245,7 @@ struct SnapshotKernel {
     for (std::int64_t i = block.lane; i < num_layers * runs; i += block.lanes) {
       const std::int64_t layer = i / runs;
       const std::int64_t token = begin + i % runs * run;
+      kernels::prefetch(routes + (layer * max_tokens + token + kTokens) * top_k, run * top_k);
       kernels::narrow_rows<kTopK>(routes + (layer * max_tokens + token) * top_k,
                                   rows + token * row_ids + layer * top_k,
                                   kernels::at_most(run, end - token), top_k, row_ids);
