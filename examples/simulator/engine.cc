@@ -88,6 +88,7 @@ void Engine::wait_visible(Step step, Progress& progress) {
     } catch (const moetap::TimeoutError&) {
       if (progress.stop) throw Interrupted();
       if (worker_.socket().failed()) worker_.expect(Message::reply);  // throws why
+      worker_.require_alive();  // it may have answered and died before it handed the step over
       if (std::chrono::steady_clock::now() >= deadline) throw;
     }
   }

@@ -58,11 +58,7 @@ std::string WorkerProcess::name() const { return fmt::format("worker {} (pid {})
 
 std::span<const std::byte> WorkerProcess::expect(Message expected) {
   const auto received = socket_.receive();
-  if (!received) {
-    const std::string who = name();
-    const std::string how = end();
-    throw std::runtime_error(fmt::format("{} ended: {}", who, how.empty() ? "early" : how));
-  }
+  if (!received) throw_ended();
   if (received->message == Message::error) {
     throw std::runtime_error(fmt::format("{}: {}", name(), to_text(received->payload)));
   }
@@ -70,6 +66,21 @@ std::span<const std::byte> WorkerProcess::expect(Message expected) {
     throw std::runtime_error(fmt::format("{} answered out of turn", name()));
   }
   return received->payload;
+}
+
+void WorkerProcess::require_alive() {
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+      info.si_pid == 0) {
+    return;
+  }
+  throw_ended();
+}
+
+void WorkerProcess::throw_ended() {
+  const std::string who = name();
+  const std::string how = end();
+  throw std::runtime_error(fmt::format("{} ended: {}", who, how.empty() ? "early" : how));
 }
 
 void WorkerProcess::join() {

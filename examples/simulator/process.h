@@ -27,12 +27,16 @@ class WorkerProcess {
   // text, or with how it died.
   std::span<const std::byte> expect(Message expected);
 
+  // std::runtime_error with how it died, if it did: what it sent before may still wait here.
+  void require_alive();
+
   // Lets it leave and waits for it. std::runtime_error if it left with an error.
   void join();
 
  private:
   std::string name() const;
   std::string end();
+  [[noreturn]] void throw_ended();
 
   int rank_;
   Socket socket_{-1};
