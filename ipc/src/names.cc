@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "leftovers.h"
+
 namespace moetap {
 namespace {
 
@@ -53,7 +55,7 @@ std::string buffer_name(const Endpoint& endpoint) {
 }
 
 std::string ring_name(const Endpoint& endpoint) {
-  return fmt::format("/moetap_{}_{}_ring", endpoint.instance, endpoint.dp_rank);
+  return fmt::format("{}{}_{}_ring", kOurPrefix, endpoint.instance, endpoint.dp_rank);
 }
 
 fs::path lock_path(const Endpoint& endpoint) {

@@ -9,44 +9,23 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <limits>
 #include <string_view>
+#include <thread>
 #include <utility>
+
+#include "claim.h"
+#include "leftovers.h"
 
 namespace moetap {
 namespace {
 
 namespace bip = boost::interprocess;
 
-// Each end claims a range of lock bytes (they need not exist in the file) that starts at its role
-// and is as long as its pid, plus one. All claims of a role meet in the first byte, so only one is
-// granted, and whoever asks what is in the way gets the length, and so the pid.
-enum class Role : off_t { owner = 0, peer = off_t{1} << 40 };
-
-struct flock claim_range(Role role, off_t length) {
-  struct flock range {};
-  range.l_type = F_WRLCK;
-  range.l_whence = SEEK_SET;
-  range.l_start = static_cast<off_t>(role);
-  range.l_len = length;
-  return range;
-}
-
-bool try_claim(int fd, Role role, const std::string& name) {
-  auto range = claim_range(role, off_t{1} + getpid());
-  if (fcntl(fd, F_OFD_SETLK, &range) == 0) return true;
-  if (errno == EAGAIN || errno == EACCES) return false;
-  throw SystemError(errno, fmt::format("cannot lock shared memory {}", name));
-}
-
-// Pid of the process that holds the role, 0 if none does (or this very descriptor).
-pid_t claimant(int fd, Role role) {
-  auto range = claim_range(role, 1);
-  if (fcntl(fd, F_OFD_GETLK, &range) != 0) {
-    throw SystemError(errno, "cannot ask for the owner of shared memory");
-  }
-  return range.l_type == F_UNLCK ? 0 : static_cast<pid_t>(range.l_len - 1);
-}
+// How long a claim may have no name: another process is removing a leftover, which takes it some
+// microseconds.
+constexpr std::chrono::seconds kUnnamed{1};
 
 void check_name(const std::string& name) {
   constexpr std::string_view allowed =
@@ -110,18 +89,6 @@ bip::mapped_region map_whole(const bip::shared_memory_object& object, const std:
   }
 }
 
-// Whether the name still leads to what `fd` refers to.
-bool is_current(int fd, const std::string& name) {
-  const int now = shm_open(name.c_str(), O_RDONLY, 0);
-  if (now < 0) return false;
-  struct stat a {};
-  struct stat b {};
-  const bool same =
-      fstat(fd, &a) == 0 && fstat(now, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-  close(now);
-  return same;
-}
-
 [[noreturn]] void throw_no_room(const std::string& name, int error, std::size_t bytes,
                                 std::size_t free) {
   throw SystemError(
@@ -152,12 +119,21 @@ void reserve(int fd, const std::string& name, std::size_t bytes) {
   if (error != 0) throw_no_room(name, error, bytes, free);
 }
 
-[[noreturn]] void throw_owned(const std::string& name, std::string_view role, pid_t pid) {
+[[noreturn]] void throw_owned(const std::string& name, std::string_view who, pid_t pid) {
   throw OwnedError(
-      fmt::format("shared memory {} has a living {}, process {}: end it, or give this one another "
-                  "instance name "
-                  "or rank",
-                  name, role, pid));
+      fmt::format("shared memory {} has a living {}, {}: end it, or give this one another instance "
+                  "name or rank",
+                  name, who, pid != 0 ? fmt::format("process {}", pid) : "an unknown process"));
+}
+
+// OwnedError if a living process has the role.
+void claim(int fd, Role role, const std::string& name, std::string_view who) {
+  const auto deadline = std::chrono::steady_clock::now() + kUnnamed;
+  while (!try_claim(fd, role, name)) {
+    const pid_t pid = claimant(fd, role);  // 0: it died in between, or has no name
+    if (pid != 0 || std::chrono::steady_clock::now() >= deadline) throw_owned(name, who, pid);
+    std::this_thread::yield();
+  }
 }
 
 }  // namespace
@@ -176,17 +152,15 @@ Segment Segment::create_or_adopt(const std::string& name, std::size_t bytes) {
 Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt) {
   check_name(name);
   if (bytes == 0) throw ArgumentError(fmt::format("shared memory {} of 0 bytes", name));
+  remove_leftovers();
   for (;;) {
     Segment segment;
     segment.name_ = name;
     segment.object_ = open_object(bip::open_or_create, name);
     const int fd = segment.object_.get_mapping_handle().handle;
     check_ours(fd, name);
-    if (!try_claim(fd, Role::owner, name)) {
-      if (const pid_t pid = claimant(fd, Role::owner); pid != 0) throw_owned(name, "owner", pid);
-      continue;  // it died in between
-    }
-    if (!is_current(fd, name)) continue;
+    claim(fd, Role::owner, name, "owner");
+    if (!leads_to(name, fd)) continue;
     segment.owner_ = getpid();  // from here on ~Segment unlinks
     const auto found = static_cast<std::size_t>(status_of(fd, name).st_size);
     // A dead owner's. Not used again, since a reader may still have it mapped.
@@ -231,7 +205,7 @@ Segment& Segment::operator=(Segment&& other) noexcept {
 Segment::~Segment() {
   // Before the descriptor closes and with it the claim ends: until then nobody else may have made
   // a new segment of this name.
-  if (owner_ != 0 && owner_ == getpid() && is_current(object_.get_mapping_handle().handle, name_)) {
+  if (owner_ != 0 && owner_ == getpid() && leads_to(name_, object_.get_mapping_handle().handle)) {
     shm_unlink(name_.c_str());
   }
 }
@@ -245,10 +219,7 @@ pid_t Segment::owner_pid() const {
 }
 
 void Segment::claim_peer() {
-  const int fd = object_.get_mapping_handle().handle;
-  while (!try_claim(fd, Role::peer, name_)) {
-    if (const pid_t pid = claimant(fd, Role::peer); pid != 0) throw_owned(name_, "reader", pid);
-  }
+  claim(object_.get_mapping_handle().handle, Role::peer, name_, "reader");
   peer_ = getpid();
 }
 

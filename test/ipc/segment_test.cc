@@ -1,3 +1,5 @@
+#include "segment_test.h"
+
 #include <moetap/error.h>
 #include <moetap/segment.h>
 
@@ -16,7 +18,6 @@
 
 #include "child_process.h"
 #include "message_of.h"
-#include "test_endpoint.h"
 
 namespace moetap {
 namespace {
@@ -26,26 +27,10 @@ using test::contains;
 using test::message_of;
 using test::Signal;
 
-constexpr std::size_t kBytes = 3 * 4096 + 5;
-constexpr std::size_t kFarTooMuch = std::size_t{1} << 45;
+using test::kBytes;
+using test::kFarTooMuch;
 
-class SegmentTest : public test::EndpointTest {
- protected:
-  const std::string name = "/moetap_" + endpoint.instance + "_0";
-
-  std::string file() const { return "/dev/shm" + name; }
-
-  // As a crashed process leaves it, filled with ones.
-  void leave_behind(std::size_t bytes) {
-    ChildProcess dead([&] {
-      const Segment segment = Segment::create(name, bytes);
-      std::ranges::fill(segment.bytes(), std::byte{1});
-      _exit(0);
-    });
-    ASSERT_EQ(dead.join(), 0);
-    ASSERT_TRUE(std::filesystem::exists(file()));
-  }
-};
+using test::SegmentTest;
 
 bool all_zero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
@@ -143,69 +128,6 @@ TEST_F(SegmentTest, H23AnAdoptedSparseSegmentIsBacked) {
   ASSERT_EQ(fstat(fd, &status), 0);
   close(fd);
   EXPECT_GE(static_cast<std::size_t>(status.st_blocks) * 512, kBytes);
-}
-
-// Some of them fail for want of room right after they took the name, some come when a leftover is
-// there, some while another is half-way.
-TEST_F(SegmentTest, H22OfManyThatStartAtOnceOneOwnsTheName) {
-  constexpr int kProcesses = 6;
-  for (int round = 0; round < 60; ++round) {
-    if (round % 2 == 0) leave_behind(kBytes);
-    Signal go;
-    Signal tried;
-    Signal finish;
-    std::vector<std::unique_ptr<ChildProcess>> children;
-    auto* owners = static_cast<std::atomic<int>*>(mmap(nullptr, sizeof(std::atomic<int>),
-                                                       PROT_READ | PROT_WRITE,
-                                                       MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-    for (int i = 0; i < kProcesses; ++i) {
-      children.push_back(std::make_unique<ChildProcess>([&, i] {
-        go.wait();
-        std::optional<Segment> owned;
-        try {
-          owned = Segment::create(name, i % 3 == 0 ? kFarTooMuch : kBytes);
-          ++*owners;
-        } catch (const OwnedError&) {
-        } catch (const SystemError&) {
-          EXPECT_EQ(i % 3, 0);
-        }
-        tried.raise();
-        finish.wait();
-        if (owned) {
-          EXPECT_EQ(Segment::open(name).owner_pid(), getpid());
-        }
-      }));
-    }
-    for (int i = 0; i < kProcesses; ++i) go.raise();
-    for (int i = 0; i < kProcesses; ++i) tried.wait();
-    EXPECT_LE(owners->load(), 1);
-    if (owners->load() == 1) {
-      EXPECT_TRUE(Segment::open(name).owner_alive());
-    }
-    for (int i = 0; i < kProcesses; ++i) finish.raise();
-    for (auto& child : children) ASSERT_EQ(child->join(), 0) << "round " << round;
-    munmap(owners, sizeof *owners);
-  }
-}
-
-// The other process is stopped at some point of its attempt, now and then between opening the
-// segment that the name led to and claiming it, which is no longer the one that the name leads to
-// when it goes on. There is a living owner all the time.
-TEST_F(SegmentTest, H22NobodyOwnsASegmentThatLostItsName) {
-  std::optional<Segment> owned = Segment::create(name, kBytes);
-  ChildProcess other([&] {
-    while (!HasFailure()) EXPECT_THROW(Segment::create_or_adopt(name, kBytes), OwnedError);
-  });
-  for (int i = 0; i < 1000; ++i) {
-    kill(other.pid(), SIGSTOP);
-    int status = 0;
-    ASSERT_EQ(waitpid(other.pid(), &status, WUNTRACED), other.pid());
-    ASSERT_TRUE(WIFSTOPPED(status)) << "it owned the segment, round " << i;
-    owned.reset();
-    owned = Segment::create(name, kBytes);
-    kill(other.pid(), SIGCONT);
-    usleep(static_cast<useconds_t>(i % 50));
-  }
 }
 
 TEST_F(SegmentTest, AForkedChildOfTheOwnerDoesNotUnlinkTheName) {

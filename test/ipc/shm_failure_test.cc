@@ -90,7 +90,8 @@ TEST_F(ShmFailure, H23AReaderNeverAttachesToADeadWorkersBufferAndTheNextWorkerRe
   ASSERT_EQ(dead.join(), 0);
   const std::string message = message_of<TimeoutError>([&] { make_shm_reader(hasty()); });
   EXPECT_TRUE(contains(message, buffer_name(endpoint))) << message;
-  EXPECT_TRUE(contains(message, "died")) << message;
+  // Any process that creates a segment meanwhile removes it.
+  EXPECT_TRUE(contains(message, "died") || contains(message, "there is none")) << message;
   ShmWriter next(endpoint);
   publish(next, 1, {2});
   const auto reader = make_shm_reader(endpoint);

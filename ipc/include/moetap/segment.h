@@ -17,8 +17,8 @@ namespace moetap {
 // create(). Anyone can ask who holds it without taking it. Movable.
 class Segment {
  public:
-  // Reserves `bytes` (posix_fallocate, never SIGBUS later), mode 0600, zero-filled; reclaims the
-  // leftover of a dead owner. The name is a '/' and then letters, digits, '-', '_' and '.'.
+  // Reserves `bytes` (posix_fallocate, never SIGBUS later), mode 0600, zero-filled. Before that it
+  // removes what dead owners left: this name, and all of the user's that begin with "/moetap_". The name is a '/' and then letters, digits, '-', '_' and '.'.
   // OwnedError with the living owner's pid; SystemError with the bytes needed and free, and what to
   // change, if /dev/shm is too small; MismatchError for another user's segment; ArgumentError for
   // a bad name or size.
