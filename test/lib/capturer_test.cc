@@ -386,6 +386,7 @@ TEST(CapturerSingleton, OnlyOneOfManyThreadsCreatesIt) {
     std::atomic<int> created{0};
     std::atomic<int> refused{0};
     std::vector<std::thread> threads;
+    threads.reserve(4);
     for (int i = 0; i < 4; ++i) {
       threads.emplace_back([&] {
         try {

@@ -229,7 +229,7 @@ TEST(Config, MalformedJsonIsAnErrorWithItsPosition) {
 
 class ConfigFile : public testing::Test {
  protected:
-  ~ConfigFile() override { std::filesystem::remove(path_); }
+  void TearDown() override { std::filesystem::remove(path_); }
   void write(std::string_view text) { std::ofstream(path_, std::ios::binary) << text; }
 
   const std::filesystem::path path_ =

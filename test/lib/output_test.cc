@@ -1,6 +1,7 @@
 #include <moetap/error.h>
 #include <moetap/routes.h>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -112,11 +113,12 @@ TEST(Npy, DataStartsAtAMultipleOf64WhateverTheShape) {
 
 class NumpyFile : public testing::Test {
  protected:
-  ~NumpyFile() override { std::filesystem::remove(path_); }
+  void TearDown() override { std::filesystem::remove(path_); }
   // An interpreter that has numpy, or nothing. The first in the path may be one without.
   static std::string find_python() {
-    for (const std::string python : {"python3", "/usr/bin/python3"}) {
-      if (std::system((python + " -c 'import numpy' 2>/dev/null").c_str()) == 0) return python;
+    for (const char* python : {"python3", "/usr/bin/python3"}) {
+      if (std::system(fmt::format("{} -c 'import numpy' 2>/dev/null", python).c_str()) == 0)
+        return python;
     }
     return "";
   }
@@ -138,12 +140,12 @@ TEST_F(NumpyFile, IsReadByNumpy) {
   for (const auto& [shape, type] : cases) {
     std::ofstream(path_, std::ios::binary) << to_npy(sample_routes(shape, {0, 10}), type);
     const std::string experts = std::to_string(shape.num_experts());
-    const std::string code = "import numpy as n; a = n.load('" + path_ + "'); assert a.dtype == '" +
-                             std::string(id_type_name(type)) +
-                             "', a.dtype; t, l, k = n.indices((10, 2, 3)); " +
-                             "n.testing.assert_array_equal(a, (t * 1009 + l * 31 + k * 7) % " +
-                             std::to_string(shape.num_experts()) + ")";
-    EXPECT_EQ(std::system((python + " -c \"" + code + "\"").c_str()), 0);
+    const std::string command = fmt::format(
+        "{} -c \"import numpy as n; a = n.load('{}'); assert a.dtype == '{}', a.dtype; "
+        "t, l, k = n.indices((10, 2, 3)); "
+        "n.testing.assert_array_equal(a, (t * 1009 + l * 31 + k * 7) % {})\"",
+        python, path_, id_type_name(type), shape.num_experts());
+    EXPECT_EQ(std::system(command.c_str()), 0);
   }
 }
 
@@ -177,9 +179,9 @@ TEST(Base64, BadTextIsAnErrorWithTheOffset) {
       {"Zm9vY===", "offset 5"}, {"====", "offset 0"},      {"Zg==Zg==", "offset 2"},
       {"Zm9\n", "offset 3"},    {"Zh==", "offset 1"},      {"Zm9=", "offset 2"},
       {"Zm-_", "offset 2"},     {"Zm\xFF\xFF", "offset 2"}};
-  for (const auto& [text, offset] : cases) {
-    SCOPED_TRACE(text);
-    expect_throw<ArgumentError>([&] { base64_decode(text); }, {offset});
+  for (const auto& bad : cases) {
+    SCOPED_TRACE(bad.first);
+    expect_throw<ArgumentError>([&] { base64_decode(bad.first); }, {bad.second});
   }
 }
 

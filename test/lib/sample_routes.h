@@ -8,7 +8,7 @@
 namespace moetap::test {
 
 inline std::uint32_t sample_id(const ModelShape& shape, std::int64_t position, int layer, int k) {
-  const std::int64_t number = position * 1009 + layer * 31 + k * 7;
+  const std::int64_t number = position * 1009 + std::int64_t{layer} * 31 + std::int64_t{k} * 7;
   return static_cast<std::uint32_t>(number % shape.num_experts());
 }
 

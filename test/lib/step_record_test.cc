@@ -54,7 +54,7 @@ TEST_F(StepRecord, PartsAreAlignedAndDoNotOverlap) {
       EXPECT_EQ(offset % 64, 0u);
     }
     EXPECT_GE(layout.captured, sizeof(StepReport));
-    EXPECT_GE(layout.slots, layout.captured + 5 * 8);
+    EXPECT_GE(layout.slots, layout.captured + 5 * sizeof(Step));
     EXPECT_GE(layout.rows, layout.slots + n * 8);
     EXPECT_GE(layout.bytes, layout.rows + n * shape.row_bytes());
     EXPECT_LT(layout.bytes, layout.rows + n * shape.row_bytes() + 64);
