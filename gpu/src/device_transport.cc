@@ -51,7 +51,6 @@ class DeviceTransport final : public CaptureTransport {
   }
 
   void finalize(Step step, Milliseconds limit) override {
-    pipeline_.throw_failure();
     const Step last = std::min(step, pipeline_.published());
     const auto arrived = [&] { return pipeline_.arrived() >= last; };
     if (!pipeline_.wait_until(arrived, limit)) throw_behind(limit);

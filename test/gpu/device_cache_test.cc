@@ -177,6 +177,26 @@ TEST_P(DeviceCacheOn, RefusesWhatItHasNoMemoryFor) {
   EXPECT_THROW(worker.cache.capture(0, ids, 0, *worker.stream), ArgumentError);
 }
 
+// Whatever the memory held before: a step number made of each byte is one that it could look like.
+TEST(DeviceCache, HasCapturedNothingAtFirst) {  // H3
+  const std::unique_ptr<Device> device = make_host_device();
+  const std::unique_ptr<Stream> stream = device->make_stream();
+  const ModelShape shape = ModelShape::uniform(3, 8, 128);
+  const Buffer slots = test::upload(*device, *stream, std::vector<Slot>(4, 5));
+  const StepRecordLayout layout(shape, 4);
+  const Buffer record = device->allocate(layout.bytes);
+  for (std::uint64_t byte = 1; byte < 256; ++byte) {
+    const Step step = byte * 0x0101010101010101;
+    DeviceCache cache(*device, shape, 4, "test/0");
+    cache.begin_step(step, 4, 0, *stream);
+    cache.snapshot(slots.as<const Slot>(), 4, kSlots, record.data(), *stream);
+    std::vector<std::byte> bytes = test::download(*device, *stream, record.data(), layout.bytes);
+    const StepRecordView view(shape, 4, bytes);
+    EXPECT_NE(fault_of(view, shape, step, kSlots).value().find("layers 0-2"), std::string::npos);
+    for (const Slot slot : view.slots) EXPECT_EQ(slot, 5);  // and no route is missing
+  }
+}
+
 TEST(DeviceCache, IsOneForAModelInAProcess) {  // H12
   const std::unique_ptr<Device> device = make_host_device();
   const ModelShape shape = ModelShape::uniform(3, 8, 128);
