@@ -64,7 +64,8 @@ std::vector<RequestScenario::End> RequestScenario::draw_ends() {
         break;
       case 1:
         drawn.push_back({request, RequestEnd::preempted});
-        running = {};
+        running = {};  // and from here on shorter: the next hit covers what was computed before
+        running.position = random_() % 2 == 0 ? 10 : 0;
         break;
       case 2:
         drawn.push_back({request, RequestEnd::aborted});

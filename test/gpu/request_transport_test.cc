@@ -156,16 +156,20 @@ TEST_P(RequestTransportOn, EndsAlthoughTheSchedulerReadsNothing) {
   engine.end_request(1, RequestEnd::finished);
 }
 
-TEST_P(RequestTransportOn, FinalizeHandsFinishedRequestsOver) {
-  const Scenario scenario(Router{endpoint.shape}, steps_of_one_request(2));
+TEST_P(RequestTransportOn, FinalizeWaitsUntilFinishedRequestsAreHandedOver) {
+  const Scenario scenario(Router{endpoint.shape}, steps_of_one_request(4));
   const auto device = GetParam()();
   Engine engine(*device, scenario, transport(*device), {});
   RequestReader reader(make_request_reader(endpoint));
   for (const ScenarioStep& step : scenario.steps) engine.run(step);
+  engine.finish();  // the four steps fill the ring
   engine.end_request(1, RequestEnd::finished);
+  const std::string full = message_of<TimeoutError>([&] { engine.finish(Milliseconds(150)); });
+  EXPECT_TRUE(contains(full, "4 wait for the scheduler")) << full;
+  reader.wait_for(4, kPatience);
   engine.finish();
-  // No more work of the device's, which runs in its caller's thread, is needed.
-  EXPECT_EQ(reader.take(1, {0, 16}, Milliseconds(0)).count(RowState::present), 16u);
+  // Nothing else has to happen on the worker's side.
+  EXPECT_EQ(reader.take(1, {0, 32}, Milliseconds(0)).count(RowState::present), 32u);
 }
 
 TEST_F(RequestTransport, DeviceThatIsBehindIsAnErrorThatBlamesIt) {
