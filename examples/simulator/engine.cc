@@ -13,7 +13,8 @@ constexpr moetap::Milliseconds kLook{200};
 
 // Returns the name of the worker's device, once its end of the transport is there.
 std::string start(WorkerProcess& worker, const WorkerConfig& config) {
-  worker.socket().send(Message::configure, encode(config));
+  const std::string text = encode(config);
+  worker.send(Message::configure, std::as_bytes(std::span(text)));
   return to_text(worker.expect(Message::ready));
 }
 
@@ -52,7 +53,7 @@ EngineResult Engine::run(Progress& progress) {
 
 void Engine::run_step(const StepPlan& plan, Progress& progress) {
   encode(plan, message_);
-  worker_.socket().send(Message::plan, message_);
+  worker_.send(Message::plan, message_);
   read_finished(progress);
 
   const std::int64_t waiting_since = monotonic_ns();
@@ -72,7 +73,6 @@ void Engine::run_step(const StepPlan& plan, Progress& progress) {
 
 void Engine::read_finished(Progress& progress) {
   while (!scheduler_.finished().empty()) {
-    if (progress.stop) throw Interrupted();
     result_.read_us_per_request.push_back(
         verifier_.read_and_check(reader_, *scheduler_.finished().front(), scheduler_.cache()));
     scheduler_.release_finished();
@@ -87,8 +87,7 @@ void Engine::wait_visible(Step step, Progress& progress) {
       return reader_.wait_for(step, kLook);
     } catch (const moetap::TimeoutError&) {
       if (progress.stop) throw Interrupted();
-      if (worker_.socket().failed()) worker_.expect(Message::reply);  // throws why
-      worker_.require_alive();  // it may have answered and died before it handed the step over
+      worker_.check();
       if (std::chrono::steady_clock::now() >= deadline) throw;
     }
   }

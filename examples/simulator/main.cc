@@ -69,7 +69,7 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   app.add_option("--step-ms", o.run.step_ms, "time that the pretended forward pass takes at least")
-      ->check(CLI::Range(0.0, 10000.0))
+      ->check(CLI::Range(0.0, 5000.0))
       ->capture_default_str();
   app.add_option("--device", o.run.device, "auto, host, cuda or cuda:N")->capture_default_str();
   app.add_option("--seed", o.seed, "of generated requests and sampled tokens")

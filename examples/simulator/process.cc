@@ -56,9 +56,31 @@ WorkerProcess::~WorkerProcess() {
 
 std::string WorkerProcess::name() const { return fmt::format("worker {} (pid {})", rank_, pid_); }
 
+void WorkerProcess::send(Message message, std::span<const std::byte> payload) {
+  try {
+    socket_.send(message, payload);
+  } catch (const moetap::SystemError&) {
+    check();
+    throw;
+  }
+}
+
+void WorkerProcess::check() {
+  siginfo_t info{};
+  const bool died =
+      ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      info.si_pid != 0;
+  // Throws at the latest at the end of what it sent.
+  while (died || socket_.failed()) expect(Message::reply);
+}
+
 std::span<const std::byte> WorkerProcess::expect(Message expected) {
   const auto received = socket_.receive();
-  if (!received) throw_ended();
+  if (!received) {
+    const std::string who = name();
+    const std::string how = end();
+    throw std::runtime_error(fmt::format("{} ended: {}", who, how.empty() ? "early" : how));
+  }
   if (received->message == Message::error) {
     throw std::runtime_error(fmt::format("{}: {}", name(), to_text(received->payload)));
   }
@@ -68,29 +90,16 @@ std::span<const std::byte> WorkerProcess::expect(Message expected) {
   return received->payload;
 }
 
-void WorkerProcess::require_alive() {
-  siginfo_t info{};
-  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-      info.si_pid == 0) {
-    return;
-  }
-  throw_ended();
-}
-
-void WorkerProcess::throw_ended() {
-  const std::string who = name();
-  const std::string how = end();
-  throw std::runtime_error(fmt::format("{} ended: {}", who, how.empty() ? "early" : how));
-}
-
 void WorkerProcess::join() {
   const std::string who = name();
   const std::string how = end();
   if (!how.empty()) throw std::runtime_error(fmt::format("{} ended: {}", who, how));
 }
 
-// Returns how it ended, or "" for exit status 0.
+// Returns how it ended, or "" for exit status 0. Its process id is not used again after that: it
+// may soon be another process's.
 std::string WorkerProcess::end() {
+  if (pid_ <= 0) return "before";
   socket_.finish();
   // The socket closes when the process is gone, whatever it still sends before.
   const std::int64_t deadline = monotonic_ns() + kLeaveLimit.count() * 1'000'000;

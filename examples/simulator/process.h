@@ -3,6 +3,8 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
+#include <span>
 #include <string>
 
 #include "protocol.h"
@@ -20,15 +22,11 @@ class WorkerProcess {
   WorkerProcess& operator=(WorkerProcess&&) = delete;
   ~WorkerProcess();
 
-  pid_t pid() const { return pid_; }
-  Socket& socket() { return socket_; }
-
-  // The next message, which must be `expected`. std::runtime_error with the worker's own error
-  // text, or with how it died.
-  std::span<const std::byte> expect(Message expected);
-
-  // std::runtime_error with how it died, if it did: what it sent before may still wait here.
-  void require_alive();
+  // These throw a std::runtime_error with the worker's own error text, or with how it died.
+  void send(Message message, std::span<const std::byte> payload);
+  std::span<const std::byte> expect(Message expected);  // the next message
+  // That it has neither failed nor died (what it sent before may still wait here). Never waits.
+  void check();
 
   // Lets it leave and waits for it. std::runtime_error if it left with an error.
   void join();
@@ -36,7 +34,6 @@ class WorkerProcess {
  private:
   std::string name() const;
   std::string end();
-  [[noreturn]] void throw_ended();
 
   int rank_;
   Socket socket_{-1};

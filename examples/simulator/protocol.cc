@@ -202,11 +202,17 @@ PlanView decode_plan(std::span<const std::byte> payload) {
   plan.slots = take<Slot>(payload, header.tokens);
   plan.tokens = take<Token>(payload, header.tokens);
   expect_end(payload);
-  std::uint64_t tokens = 0;
-  for (const PlanSpan& span : plan.spans) tokens += static_cast<std::uint64_t>(span.count);
-  if (tokens != header.tokens) {
-    throw moetap::MismatchError(fmt::format("step {} plans {} tokens in its spans and {} in all",
-                                            plan.step, tokens, header.tokens));
+  std::int64_t left = std::ssize(plan.tokens);
+  for (const PlanSpan& span : plan.spans) {
+    if (span.count < 1 || span.count > left) {
+      throw moetap::MismatchError(
+          fmt::format("step {} has {} tokens left for a span of {}", plan.step, left, span.count));
+    }
+    left -= span.count;
+  }
+  if (left != 0) {
+    throw moetap::MismatchError(
+        fmt::format("step {} has {} tokens that are in no span", plan.step, left));
   }
   return plan;
 }

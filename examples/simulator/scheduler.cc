@@ -164,8 +164,6 @@ void Scheduler::preempt_latest() {
   std::unique_ptr<Sequence> latest = std::move(running_.back());
   running_.pop_back();
   cache_.release(std::exchange(latest->blocks, {}));
-  latest->computed = 0;
-  latest->cached_blocks = 0;
   plan_.ended.push_back({latest->id, static_cast<std::uint64_t>(moetap::RequestEnd::preempted)});
   waiting_.push_front(std::move(latest));
   ++counts_.preemptions;

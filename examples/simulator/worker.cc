@@ -195,13 +195,7 @@ void serve(Socket& socket) {
 
   std::vector<std::byte> reply;
   while (const auto received = socket.receive()) {
-    const PlanView plan = decode_plan(received->payload);
-    if (static_cast<std::int64_t>(plan.tokens.size()) > config.endpoint.max_tokens) {
-      throw moetap::MismatchError(fmt::format("step {} has {} tokens; this worker takes {}",
-                                              plan.step, plan.tokens.size(),
-                                              config.endpoint.max_tokens));
-    }
-    const StepReply result = worker.run(plan);
+    const StepReply result = worker.run(decode_plan(received->payload));
     encode(result.times, result.sampled, reply);
     socket.send(Message::reply, reply);
   }

@@ -167,11 +167,16 @@ bool eventually(Predicate&& predicate) {
 }
 
 // Two workers with so much to do that they run until something happens to them.
-class RunningDemo : public Demo, public testing::WithParamInterface<std::string> {
+struct Run {
+  std::string transport;
+  std::string step_ms;
+};
+
+class RunningDemo : public Demo, public testing::WithParamInterface<Run> {
  protected:
   RunningDemo()
-      : demo_(command({"--requests", "5000", "--step-ms", "5", "--workers", "2", "--transport",
-                       GetParam()})) {
+      : demo_(command({"--requests", "5000", "--step-ms", GetParam().step_ms, "--workers", "2",
+                       "--transport", GetParam().transport})) {
     EXPECT_TRUE(eventually([&] { return shared_memory_of(demo_.pid()).size() >= 2; }));
     workers_ = children_of(demo_.pid());
     EXPECT_EQ(workers_.size(), 2U);
@@ -190,6 +195,8 @@ class RunningDemo : public Demo, public testing::WithParamInterface<std::string>
 };
 
 TEST_P(RunningDemo, EndsItsWorkersAndTheirSharedMemoryWhenInterrupted) {
+  // As Ctrl-C on a terminal: to all of them.
+  for (const pid_t worker : workers_) ::kill(worker, SIGINT);
   ::kill(demo_.pid(), SIGINT);
   EXPECT_EQ(demo_.join(), 130) << demo_.output();
   expect_nothing_left();
@@ -211,8 +218,13 @@ TEST_P(RunningDemo, SaysWhichWorkerDiedOfWhat) {
   for (const std::string& name : shared_memory_of(pid_)) fs::remove("/dev/shm/" + name);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, RunningDemo, testing::Values("shm", "device"),
-                         [](const auto& info) { return info.param; });
+// Steps that take longer than the scheduler's looks at its worker, and shorter ones.
+INSTANTIATE_TEST_SUITE_P(Runs, RunningDemo,
+                         testing::Values(Run{"shm", "2"}, Run{"shm", "400"}, Run{"device", "2"},
+                                         Run{"device", "400"}),
+                         [](const auto& info) {
+                           return info.param.transport + "_" + info.param.step_ms + "ms";
+                         });
 
 }  // namespace
 }  // namespace demo::test

@@ -75,6 +75,7 @@ class Program {
 
   // Reads the rest of the output and waits for the end. The exit status, or -signal.
   int join() {
+    if (pid_ <= 0) throw std::logic_error("joined before");
     close_input();
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (read_some(deadline)) {

@@ -142,7 +142,13 @@ TEST(Protocol, RefusesAPlanWhoseSizesContradictEachOther) {
   StepPlan plan = some_plan();
   plan.spans[0].count = 3;
   encode(plan, bytes);
-  expect_mismatch(bytes, "plans 4 tokens in its spans and 3 in all");
+  expect_mismatch(bytes, "step 9 has 0 tokens left for a span of 1");
+  plan.spans[0].count = 1;
+  encode(plan, bytes);
+  expect_mismatch(bytes, "step 9 has 1 tokens that are in no span");
+  plan.spans[0].count = -1;
+  encode(plan, bytes);
+  expect_mismatch(bytes, "step 9 has 3 tokens left for a span of -1");
   encode(some_plan(), bytes);
   const std::uint64_t huge = ~0ULL / 8;
   std::memcpy(&bytes[24], &huge, sizeof huge);  // the number of tokens

@@ -98,6 +98,16 @@ TEST(Scheduler, TakesAPrefixThatAnEarlierRequestComputed) {
   EXPECT_EQ(scheduler.counts().prefix_hit_tokens, 32);
 }
 
+TEST(Scheduler, SharesABlockOnlyOnceAllOfItIsComputed) {
+  Scheduler scheduler({.num_blocks = 100, .max_tokens = 24, .max_requests = 2},
+                      {request_of(40, 1, 1000), request_of(40, 1, 1000)});
+  scheduler.complete(samples_for(scheduler.plan(1)));  // a block and a half of the first
+  const StepPlan& plan = scheduler.plan(2);
+  ASSERT_EQ(plan.spans.size(), 2U);
+  EXPECT_EQ(plan.spans[0].position, 24);
+  EXPECT_EQ(plan.spans[1].position, 16);
+}
+
 TEST(Scheduler, PreemptsTheLatestAndComputesItAgain) {
   // Both fit with their prompts; when they grow, only one does.
   Scheduler scheduler({.num_blocks = 5, .max_tokens = 64, .max_requests = 2},
