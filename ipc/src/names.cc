@@ -33,7 +33,7 @@ fs::path runtime_directory() {
       set != nullptr && *set == '/' && private_directory(set) && writable_directory(set)) {
     return set;
   }
-  const fs::path own = temporary_directory() / fmt::format("moetap-{}", geteuid());
+  fs::path own = temporary_directory() / fmt::format("moetap-{}", geteuid());
   if (mkdir(own.c_str(), 0700) != 0 && errno != EEXIST) {
     throw SystemError(errno, fmt::format("cannot make {} for lock files", own.string()));
   }

@@ -2,7 +2,6 @@
 #include <moetap/file_lock.h>
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 
 #include "child_process.h"
 #include "message_of.h"
+#include "shared_object.h"
 #include "temporary_directory.h"
 
 namespace moetap {
@@ -145,8 +145,7 @@ TEST_F(FileLockTest, H24HolderIsKnownWhereTheKernelListsIt) {
 
 TEST_F(FileLockTest, NoIncrementIsLostBetweenProcesses) {
   constexpr int kEach = 20'000;
-  auto* count = static_cast<long*>(
-      mmap(nullptr, sizeof(long), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  const test::SharedObject<long> count;
   const auto work = [&] {
     FileLock lock(path);
     for (int i = 0; i < kEach; ++i) {
@@ -160,7 +159,6 @@ TEST_F(FileLockTest, NoIncrementIsLostBetweenProcesses) {
   work();
   EXPECT_EQ(other.join(), 0);
   EXPECT_EQ(*count, 2 * kEach);
-  munmap(count, sizeof(long));
 }
 
 TEST_F(FileLockTest, MakesAPrivateFileAndKnowsWhichOneItIs) {

@@ -10,16 +10,15 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <deque>
 #include <filesystem>
-#include <memory>
-#include <new>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "child_process.h"
 #include "claim.h"
 #include "segment_test.h"
+#include "shared_object.h"
 
 namespace moetap {
 namespace {
@@ -33,12 +32,6 @@ class SegmentRaces : public test::SegmentTest {
  protected:
   // Enough to stop a process in each of the few places that matter many times.
   static constexpr int kStops = 1000;
-
-  SegmentRaces()
-      : memory_(mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE,
-                     MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
-        count(*new (memory_) std::atomic<int>(0)) {}
-  ~SegmentRaces() override { munmap(memory_, sizeof(std::atomic<int>)); }
 
   // Wherever it is. False if it has ended.
   static bool stop(const ChildProcess& process) {
@@ -55,8 +48,8 @@ class SegmentRaces : public test::SegmentTest {
     return can;
   }
 
-  void* memory_;
-  std::atomic<int>& count;  // of whatever a test counts in several processes
+  const test::SharedObject<std::atomic<int>> shared_count;
+  std::atomic<int>& count = *shared_count;  // of what a test counts in several processes
 };
 
 // Some of them fail for want of room right after they took the name, some come when a leftover is
@@ -68,10 +61,10 @@ TEST_F(SegmentRaces, H22OfManyThatStartAtOnceOneOwnsTheName) {
     Signal go;
     Signal tried;
     Signal finish;
-    std::vector<std::unique_ptr<ChildProcess>> children;
+    std::deque<ChildProcess> children;
     count = 0;
     for (int i = 0; i < kProcesses; ++i) {
-      children.push_back(std::make_unique<ChildProcess>([&, i] {
+      children.emplace_back([&, i] {
         go.wait();
         std::optional<Segment> owned;
         try {
@@ -86,7 +79,7 @@ TEST_F(SegmentRaces, H22OfManyThatStartAtOnceOneOwnsTheName) {
         if (owned) {
           EXPECT_EQ(Segment::open(name).owner_pid(), getpid());
         }
-      }));
+      });
     }
     for (int i = 0; i < kProcesses; ++i) go.raise();
     for (int i = 0; i < kProcesses; ++i) tried.wait();
@@ -95,7 +88,7 @@ TEST_F(SegmentRaces, H22OfManyThatStartAtOnceOneOwnsTheName) {
       EXPECT_TRUE(Segment::open(name).owner_alive());
     }
     for (int i = 0; i < kProcesses; ++i) finish.raise();
-    for (auto& child : children) ASSERT_EQ(child->join(), 0) << "round " << round;
+    for (auto& child : children) ASSERT_EQ(child.join(), 0) << "round " << round;
   }
 }
 

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <string>
@@ -18,6 +19,7 @@
 #include "message_of.h"
 #include "names.h"
 #include "native_layout.h"
+#include "shared_object.h"
 #include "shm_ends.h"
 #include "shm_test.h"
 
@@ -228,14 +230,15 @@ TEST_F(ShmFailure, H24AWriterThatMustWaitSaysSoUntilItHasTheLock) {
 
 class ShmLongRead : public ShmFailure {
  protected:
+  static constexpr std::size_t kRows = 3 * kBytesPerHold / 512;  // takes the lock three times
+
   ShmLongRead() {
     endpoint.shape = ModelShape::uniform(64, 8, 256);  // 512 bytes a row
-    endpoint.num_slots = endpoint.max_tokens = static_cast<std::int64_t>(3 * kBytesPerHold / 512);
+    endpoint.num_slots = endpoint.max_tokens = std::int64_t{kRows};
   }
   ShmControl& control(const Segment& segment) const {
     return *reinterpret_cast<ShmControl*>(segment.bytes().data());
   }
-  std::size_t rows() const { return static_cast<std::size_t>(endpoint.num_slots); }
 };
 
 TEST_F(ShmLongRead, H24LetsAWriterGoFirstButNotForEver) {
@@ -252,27 +255,24 @@ TEST_F(ShmLongRead, H24GivesTheLockBackOnTheWay) {
   constexpr auto kNotYet = static_cast<RowState>(99);
   ShmWriter writer(endpoint);
   control(Segment::open(buffer_name(endpoint))).writer_waits = 1;  // pauses between the pieces
-  auto* states = static_cast<RowState*>(
-      mmap(nullptr, rows(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  std::fill_n(states, rows(), kNotYet);
+  const test::SharedObject<std::array<RowState, kRows>> states;
+  states->fill(kNotYet);
   ChildProcess reading([&] {
     const auto reader = make_shm_reader(endpoint);
-    std::vector<std::byte> bytes(rows() * endpoint.shape.row_bytes());
+    std::vector<std::byte> bytes(kRows * endpoint.shape.row_bytes());
     const StepWindow window;
     for (;;) {
-      std::fill_n(states, rows(), kNotYet);
-      reader->read(Slots(rows()), {&window, 1}, bytes, {states, rows()});
+      states->fill(kNotYet);
+      reader->read(Slots(kRows), {&window, 1}, bytes, *states);
     }
   });
   FileLock lock(lock_path(endpoint));
   bool on_the_way = false;
   for (const auto stop = Clock::now() + kPatience / 4; !on_the_way && Clock::now() < stop;) {
     const auto held = lock_within(lock, kPatience);
-    on_the_way = states[0] != kNotYet && states[rows() - 1] == kNotYet;
+    on_the_way = states->front() != kNotYet && states->back() == kNotYet;
   }
   EXPECT_TRUE(on_the_way);
-  reading.kill();
-  munmap(states, rows());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "child_process.h"
+#include "shared_object.h"
 
 namespace moetap {
 namespace {
@@ -25,14 +26,8 @@ struct Board {
 
 class WaitTest : public testing::TestWithParam<std::chrono::microseconds> {
  protected:
-  WaitTest()
-      : memory_(mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-                     0)),
-        board(*new (memory_) Board) {}
-  ~WaitTest() override { munmap(memory_, sizeof(Board)); }
-
-  void* memory_;
-  Board& board;
+  const test::SharedObject<Board> shared_board;
+  Board& board = *shared_board;
 };
 
 // One lost wake-up and this hangs until the deadline.
