@@ -12,6 +12,7 @@
 #include "private_memory.h"
 #include "record_stream.h"
 #include "slot_buffer.h"
+#include "slot_lists.h"
 
 namespace moetap {
 namespace {
@@ -43,6 +44,7 @@ class DeviceReader final : public SlotReadTransport {
   // cannot overwrite anything yet.
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override {
+    check_arrived(windows, stream_.outcomes().last());
     buffer_.gather(slots, windows, rows, states);
   }
 

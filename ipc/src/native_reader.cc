@@ -60,6 +60,7 @@ class NativeReader : public SlotReadTransport {
             std::span<std::byte> rows, std::span<RowState> states) override {
     const std::size_t row_bytes = buffer_.limits().row_bytes;
     check_read(buffer_.limits(), slots, windows.size(), rows.size(), states.size());
+    check_arrived(windows, last_step());
     const std::size_t most = rows_per_hold(row_bytes);
     for (std::size_t first = 0; first < slots.size(); first += most) {
       const std::size_t n = std::min(most, slots.size() - first);

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace moetap {
 namespace {
 
@@ -61,6 +63,18 @@ void check_read(const SlotLimits& limits, std::span<const Slot> slots, std::size
         rows_bytes, num_states, n * limits.row_bytes, n));
   }
   check_range(slots, limits.num_slots, [](Slot slot) { return slot; });
+}
+
+void check_arrived(std::span<const StepWindow> windows, Step last_step) {
+  Step latest = 0;
+  for (const StepWindow& window : windows) {
+    if (window.last != StepWindow{}.last) latest = std::max(latest, window.last);
+  }
+  if (latest <= last_step) return;
+  throw StateError(fmt::format(
+      "read of rows written up to step {}, but the last step that has arrived is {}: wait_for({}) "
+      "first, since a row that it writes again would look present until then",
+      latest, last_step, latest));
 }
 
 }  // namespace moetap

@@ -38,4 +38,9 @@ void check_write(const SlotLimits& limits, std::int64_t max_rows, std::span<cons
 void check_read(const SlotLimits& limits, std::span<const Slot> slots, std::size_t num_windows,
                 std::size_t rows_bytes, std::size_t num_states);
 
+// StateError for a window that ends with a step after `last_step`, the last whose outcome is known:
+// that step may rewrite a row that looks present until it arrives. An open end asks for no more
+// than what has arrived.
+void check_arrived(std::span<const StepWindow> windows, Step last_step);
+
 }  // namespace moetap

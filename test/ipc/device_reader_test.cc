@@ -169,8 +169,19 @@ TEST_F(DeviceReaderTest, ARowOfALaterOwnerIsClobberedAndOneOfAnEarlierStale) {
   send(3, {7});
   reader->wait_for(3, kPatience);
   EXPECT_EQ(read(*reader, {7}, {1, 2}).states[0], RowState::clobbered);
-  EXPECT_EQ(read(*reader, {7}, {4, 9}).states[0], RowState::stale);
+  EXPECT_EQ(read(*reader, {7}, {4}).states[0], RowState::stale);
   EXPECT_EQ(read(*reader, {7}, {3, 3}).states[0], RowState::present);
+}
+
+// H17: a rejected token's row looks present until the step that computes it again has come.
+TEST_F(DeviceReaderTest, AReadAheadOfTheLastStepIsRefused) {
+  send(5, {7});
+  send(6, {7});
+  reader->wait_for(5, kPatience);
+  const std::string text = message_of<StateError>([&] { read(*reader, {7}, {1, 6}); });
+  EXPECT_TRUE(contains(text, "up to step 6, but the last step that has arrived is 5")) << text;
+  reader->wait_for(6, kPatience);
+  expect_row(*reader, 7, 6, 0);
 }
 
 TEST_F(DeviceReaderTest, AFailedStepTakesItsRowsAlongAndTheNextStepGoesOn) {

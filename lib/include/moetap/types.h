@@ -78,7 +78,8 @@ constexpr std::string_view row_state_name(RowState state) {
 }
 
 // The steps in which the current owner of a slot can have written it: from the step for which its
-// block was allocated to the last step that was scheduled for it (both included).
+// block was allocated to the last step that was scheduled for it (both included). An open end takes
+// what has arrived as it is; only the true last step shows that nothing is still on its way.
 struct StepWindow {
   Step first = 1;
   Step last = std::numeric_limits<Step>::max();
