@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -61,7 +62,7 @@ void add_options(CLI::App& app, Options& o) {
                  fmt::format("KV-cache blocks of a worker (default: {}, or twice what the longest "
                              "request needs; {} for generated requests)",
                              kTraceBlocks, kGeneratedBlocks))
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   app.add_option("--block-size", o.run.scheduler.block_size, "tokens of a KV-cache block")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
@@ -69,7 +70,12 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   app.add_option("--step-ms", o.run.step_ms, "time that the pretended forward pass takes at least")
-      ->check(CLI::Range(0.0, 5000.0))
+      ->check([](const std::string& text) {
+        char* end = nullptr;
+        const double ms = std::strtod(text.c_str(), &end);
+        const bool good = *end == '\0' && ms >= 0 && ms <= 5000;  // CLI::Range lets NaN through
+        return good ? std::string() : text + " is not a time of 0 to 5000 ms";
+      })
       ->capture_default_str();
   app.add_option("--device", o.run.device, "auto, host, cuda or cuda:N")->capture_default_str();
   app.add_option("--seed", o.seed, "of generated requests and sampled tokens")

@@ -169,18 +169,21 @@ std::string encode(const WorkerConfig& config) {
 
 WorkerConfig decode_config(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
-  return {.endpoint = {.instance = json.at("instance"),
-                       .dp_rank = json.at("dp_rank"),
-                       .shape = {json.at("moe_layers").get<std::vector<int>>(), json.at("top_k"),
-                                 json.at("num_experts")},
-                       .num_slots = json.at("num_slots"),
-                       .max_tokens = json.at("max_tokens"),
-                       .ring_depth = json.at("ring_depth"),
-                       .limit = moetap::Milliseconds(json.at("limit_ms"))},
-          .dp_size = json.at("dp_size"),
-          .transport = json.at("transport") == "shm" ? TransportKind::shm : TransportKind::device,
-          .device = json.at("device"),
-          .step_ms = json.at("step_ms")};
+  // One by one: g++ 12 destroys members twice when a braced list of them throws half-way.
+  const auto layers = json.at("moe_layers").get<std::vector<int>>();
+  const moetap::ModelShape shape(layers, json.at("top_k"), json.at("num_experts"));
+  WorkerConfig config{.endpoint = {.instance = {}, .shape = shape}};
+  json.at("instance").get_to(config.endpoint.instance);
+  json.at("dp_rank").get_to(config.endpoint.dp_rank);
+  json.at("num_slots").get_to(config.endpoint.num_slots);
+  json.at("max_tokens").get_to(config.endpoint.max_tokens);
+  json.at("ring_depth").get_to(config.endpoint.ring_depth);
+  config.endpoint.limit = moetap::Milliseconds(json.at("limit_ms").get<std::int64_t>());
+  json.at("dp_size").get_to(config.dp_size);
+  config.transport = json.at("transport") == "shm" ? TransportKind::shm : TransportKind::device;
+  json.at("device").get_to(config.device);
+  json.at("step_ms").get_to(config.step_ms);
+  return config;
 }
 
 void encode(const StepPlan& plan, std::vector<std::byte>& out) {

@@ -139,6 +139,9 @@ TEST_F(Demo, RefusesBadInputBeforeItStarts) {
   expect_error({"--trace", trace}, "t.csv:3: ContextTokens is 'x'");
   expect_error({"--model", "gpt-2"}, "no model is known as \"gpt-2\"; known are");
   expect_error({"--model", file("dense.json", R"({"num_hidden_layers": 6})")}, "experts");
+  Program forever({MOETAP_DEMO, "--step-ms", "nan"});
+  EXPECT_EQ(forever.join(), 105);
+  EXPECT_NE(forever.output().find("nan is not a time"), std::string::npos) << forever.output();
 }
 
 TEST_F(Demo, SaysWhyAWorkerCannotStart) {

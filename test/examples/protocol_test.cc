@@ -3,9 +3,11 @@
 #include <moetap/error.h>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <sys/socket.h>
 
 #include <cstring>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -130,6 +132,16 @@ void expect_mismatch(std::span<const std::byte> payload, const std::string& part
   } catch (const moetap::MismatchError& error) {
     EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
   }
+}
+
+TEST(Protocol, RefusesAConfigurationWithoutANumber) {
+  std::string text = encode(
+      WorkerConfig{.endpoint = {.instance = "some-instance-with-a-long-name",
+                                .shape = moetap::ModelShape::uniform(2, 2, 8),
+                                .num_slots = 16,
+                                .max_tokens = 8},
+                   .step_ms = std::numeric_limits<double>::quiet_NaN()});  // JSON has no NaN: null
+  EXPECT_THROW(decode_config(text), nlohmann::json::exception);
 }
 
 TEST(Protocol, RefusesAPlanWhoseSizesContradictEachOther) {
