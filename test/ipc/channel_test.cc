@@ -243,7 +243,7 @@ TEST_F(ChannelTest, ADeadWorkersRingIsNotReadAndIsReplacedByTheNext) {
   ready.wait();
   dead.kill();
   Endpoint impatient = endpoint;
-  impatient.limit = Milliseconds(30);
+  impatient.limit = Milliseconds(300);
   const std::string text = message_of<TimeoutError>([&] { ChannelConsumer consumer(impatient); });
   EXPECT_TRUE(contains(text, "died")) << text;
 
