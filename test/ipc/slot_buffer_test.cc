@@ -79,7 +79,7 @@ class SlotBufferTest : public testing::TestWithParam<std::size_t> {
   template <class Error, class Call>
   std::string expect_unchanged(Call&& call) {
     const auto before = everything();
-    const std::string message = message_of<Error>(call);
+    std::string message = message_of<Error>(call);
     EXPECT_EQ(everything(), before) << message;
     return message;
   }
