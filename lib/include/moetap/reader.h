@@ -36,6 +36,11 @@ class Reader {
     transport_->read(slots, windows, rows, states);
   }
 
+  // See SlotReadTransport::put.
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+    transport_->put(step, slots, rows);
+  }
+
   // Rows of positions [range.start, range.end) of a sequence that owns `blocks`. `windows` has one
   // element for all or one a block. A sequence of S tokens has S-1 rows: the last sampled token has
   // had no forward pass.

@@ -77,6 +77,13 @@ class SlotReadTransport : public ReadTransport {
   // rewrite a row that still looks present: wait_for it first), all before anything is written.
   virtual void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
                     std::span<std::byte> rows, std::span<RowState> states) = 0;
+
+  // Makes rows[i] the row of slots[i], as if it had been written in `step`: a number of its own,
+  // that no forward pass has, so that a reader with an older window cannot take the row for
+  // another. One whose slot is given as ~slot becomes missing. RangeError for a slot outside
+  // [0, num_slots), ArgumentError for a slot that comes twice, step 0 or sizes that do not fit, all
+  // before anything is changed.
+  virtual void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) = 0;
 };
 
 // Rows by request, from a worker that keeps them per request and hands them over at the end.

@@ -1,0 +1,164 @@
+// The scheduler's half: which rows belong to which request, whatever happens to the request.
+#pragma once
+
+#include <moetap/row_plan.h>
+#include <moetap/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace moetap {
+
+// Where a request's tokens lie in the KV cache when it starts, or starts again.
+struct Placement {
+  std::span<const BlockId> blocks{};  // of the anchor group, in order of their positions
+  // Positions [0, cached) are in the first blocks already, computed by earlier requests (a prefix
+  // hit). Tokens that are loaded into new blocks from elsewhere do not count: see Ledger::fill.
+  std::int64_t cached = 0;
+};
+
+struct Admission {
+  std::uint64_t request = 0;
+  std::int64_t num_tokens = 0;  // known tokens: the prompt
+  Placement placement{};
+  bool wants_rows = true;  // of one that does not, nothing is kept, and its rows need no publishing
+  std::int64_t start = 0;  // rows below this position are not asked for: the caller has them
+};
+
+// A block that moves, with what is in it.
+struct BlockMove {
+  BlockId from = 0;
+  BlockId to = 0;
+};
+
+class Ledger;
+
+// Blocks that may not be given away while this lives. Movable. The ledger must outlive it.
+class Hold {
+ public:
+  Hold() = default;
+  Hold(Hold&& other) noexcept;
+  Hold& operator=(Hold&& other) noexcept;
+  ~Hold();
+
+ private:
+  friend class Ledger;
+  Ledger* ledger_ = nullptr;
+  std::vector<BlockId> blocks_;
+};
+
+// Keeps the books of one worker's KV cache, as the scheduler that owns it reports its decisions, in
+// the order in which it takes them; and answers what to read. One thread at a time.
+//
+// For every slot it knows the step in which the row that belongs there was scheduled to be written.
+// A prefix hit inherits these steps from whoever computed the tokens, and a block that is given out
+// anew forgets them. A row is read with exactly that step as its window, so that nothing depends on
+// what happened meanwhile: an older stamp is stale, a newer one clobbered, none missing. Plans are
+// therefore right for any number of steps in flight.
+//
+// Every call that throws has changed nothing. Unknown requests are a StateError, unknown blocks a
+// RangeError. Once as much has been going on as ever will, no call allocates except those that
+// return a plan.
+class Ledger {
+ public:
+  // Of the anchor KV-cache group. ArgumentError for sizes below 1.
+  Ledger(std::int64_t num_blocks, int block_size);
+  ~Ledger();
+
+  std::int64_t num_slots() const;
+  int block_size() const;
+
+  // --- what the scheduler decided
+  // -----------------------------------------------------------------
+
+  // A new request. StateError if it is here already, or one of the blocks behind the cached ones is
+  // held; ArgumentError if a block comes twice, cached or start is not within the blocks or tokens.
+  // A block that is cached in part becomes this request's own: nobody else may go on writing to it.
+  void admit(const Admission& admission);
+
+  // `step` computes `positions` of the request, which gets `new_blocks` behind those it has. A step
+  // that is in flight may be reported again with other positions, as with asynchronous speculation,
+  // where only the worker knew how many tokens of the step before were accepted. StateError if a
+  // position lies in a block that the request shares or lost, if a later step has its row already,
+  // if the step was used by move() or fill() or is older than one that was, or if a new block is
+  // held; RangeError if the positions leave the blocks.
+  void schedule(Step step, std::uint64_t request, TokenRange positions,
+                std::span<const BlockId> new_blocks = {});
+
+  // The request's sequence now has this many tokens that stand: the prompt and what was sampled, or
+  // proposed and accepted. Rows of rejected tokens lie behind its end and are never returned.
+  void accept(std::uint64_t request, std::int64_t num_tokens);
+
+  // The request lost its blocks and will be computed again: nothing of this run is returned, except
+  // as a prefix hit. StateError if it is preempted already.
+  void preempt(std::uint64_t request);
+  // As admit(), for a request that was preempted.
+  void resume(std::uint64_t request, const Placement& placement);
+
+  // Blocks changed places before `step`, a number of their own that no forward pass has and that is
+  // above all that were scheduled; requests follow. Their rows must be moved by move_rows() before
+  // the blocks that they come from get new tokens, else they are lost (and say so). Several may
+  // trade places. StateError if a destination is held.
+  MovePlan move(Step step, std::span<const BlockMove> moves);
+
+  // Copy on write: as move(), but only for this request, which owns the copy alone; everyone else
+  // stays. StateError if the request does not have the block.
+  MovePlan copy(Step step, std::uint64_t request, BlockMove move);
+
+  // The request's tokens of these positions were loaded from elsewhere (a KV offload, another
+  // engine) and their rows come along: fill_rows() puts them in. `step` as in move(), blocks as in
+  // schedule(). The plan of a request that does not want rows is empty.
+  FillPlan fill(Step step, std::uint64_t request, TokenRange positions);
+
+  // The engine gave these blocks up without giving them out: their rows can no longer be hit, and a
+  // request that still has them lost them.
+  void forget(std::span<const BlockId> blocks);
+
+  // The weights changed, and the engine flushed its prefix cache: rows scheduled up to now are
+  // stale, in cached blocks and in requests that are still here. What finished before stays right,
+  // since all of it was computed with the old weights.
+  void flush();
+
+  // --- what to read
+  // -------------------------------------------------------------------------------
+
+  // The request is over with this many tokens: the rows of positions [start, num_tokens - 1), as
+  // admitted, since the last sampled token had no forward pass. Those that were never scheduled are
+  // missing. Empty for a request that does not want rows. ArgumentError if num_tokens <= start.
+  RowPlan finish(std::uint64_t request, std::int64_t num_tokens);
+
+  // The request is over: the rows that it has, from its start on.
+  RowPlan abort(std::uint64_t request);
+
+  // The rows from `start` on that the request has so far: up to what was scheduled and is one below
+  // its number of accepted tokens. Ask again from the result's end. RangeError if that many tokens
+  // are not known; StateError for a request that does not want rows.
+  RowPlan rows_since(std::uint64_t request, std::int64_t start) const;
+
+  // All rows of a block, as positions [0, block_size), to be kept under its hash when it is full.
+  RowPlan block_rows(BlockId block) const;
+
+  // How many of the positions [0, cached) of a prefix hit have rows, from the front: an engine that
+  // needs all rows of a request computes the others again instead of taking the hit.
+  std::int64_t cached_rows(const Placement& placement) const;
+
+  // --- which rows matter
+  // --------------------------------------------------------------------------
+
+  bool wants_rows(std::uint64_t request) const;
+  // Requests here that want rows. While there are none, no step needs publishing.
+  std::int64_t num_wanting() const;
+
+  // Keeps the plan's blocks from being given away. Holds add up.
+  [[nodiscard]] Hold hold(const RowPlan& plan);
+  bool held(BlockId block) const;
+
+ private:
+  friend class Hold;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace moetap

@@ -1,0 +1,66 @@
+// What a Ledger answers with: which rows to read, move or put, and what makes each of them right.
+// Plans are plain values. They stay right whatever is scheduled after they were made: a row that
+// was overwritten meanwhile says so, since each is read with the very step that wrote it.
+#pragma once
+
+#include <moetap/reader.h>
+#include <moetap/routes.h>
+#include <moetap/types.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace moetap {
+
+// The rows of positions `range` of one request.
+struct RowPlan {
+  // What the ledger knows of some positions already, whatever the buffer holds.
+  struct Verdict {
+    TokenRange positions;
+    RowState state;
+  };
+
+  std::uint64_t request = 0;
+  TokenRange range;
+  std::vector<Slot> slots;          // of the first positions of `range`; the others are missing
+  std::vector<StepWindow> windows;  // one a slot: [step, step] that the row was scheduled for
+  std::vector<Verdict> verdicts;    // in ascending order
+  std::vector<BlockId> blocks;      // that `slots` lie in, in order
+  Step last_step = 0;               // once its outcome is known every row is there; 0: now
+};
+
+// Rows that go from one slot to another, from[i] to to[i], and are of `step` from then on.
+struct MovePlan {
+  Step step = 0;
+  std::vector<Slot> from;
+  std::vector<StepWindow> windows;  // one a slot of `from`
+  std::vector<Slot> to;
+  Step last_step = 0;  // as in RowPlan; also of what may still be written to `to`
+};
+
+// Rows that come from elsewhere into `slots`, and are of `step` from then on.
+struct FillPlan {
+  Step step = 0;
+  std::vector<Slot> slots;
+  Step last_step = 0;  // of what may still be written to `slots`
+};
+
+// Waits for plan.last_step, then reads. TimeoutError: the plan may be tried again. A step that
+// failed is no error here, since its rows say that they are missing.
+Routes read_rows(Reader& reader, const RowPlan& plan, Milliseconds limit);
+
+// As above without waiting, for layouts that have no steps, or who knows that the step is there.
+// Rows that have not arrived are missing or stale.
+Routes read_rows(Reader& reader, const RowPlan& plan);
+
+// Moves the rows that are there and returns how many they are; the others are missing in their new
+// place. All are read before the first is written, so that blocks may trade places. TimeoutError as
+// above, before anything is changed.
+std::size_t move_rows(Reader& reader, const MovePlan& plan, Milliseconds limit);
+
+// `rows`: slots.size() * row_bytes. TimeoutError as above, before anything is changed.
+void fill_rows(Reader& reader, const FillPlan& plan, std::span<const std::byte> rows,
+               Milliseconds limit);
+
+}  // namespace moetap

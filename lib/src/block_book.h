@@ -1,0 +1,76 @@
+// What is known about the blocks of the KV cache, whichever requests there are.
+#pragma once
+
+#include <moetap/types.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace moetap::detail {
+
+// A request's share in a block. It stands until the block is given to someone else.
+struct BlockClaim {
+  BlockId block = 0;
+  std::uint64_t generation = 0;
+  bool owned = false;  // given to this request, which alone may write to it; else a prefix hit
+};
+
+// For each slot the step in which the row that belongs there was scheduled, and for each block who
+// may say so. All memory is taken at construction: 8 bytes a slot, 40 a block.
+class BlockBook {
+ public:
+  BlockBook(std::int64_t num_blocks, int block_size);
+
+  std::int64_t num_blocks() const { return static_cast<std::int64_t>(blocks_.size()); }
+  int block_size() const { return block_size_; }
+  std::int64_t num_slots() const { return static_cast<std::int64_t>(steps_.size()); }
+
+  // RangeError unless all of them exist, ArgumentError if one comes twice.
+  void require_distinct(std::span<const BlockId> blocks);
+  // StateError if one is held.
+  void require_free(std::span<const BlockId> blocks) const;
+  void require_valid(BlockId block) const;
+
+  // A new owner: every earlier claim falls, and the rows from offset `kept` on are no longer known.
+  BlockClaim give(BlockId block, int kept = 0);
+  // A prefix hit.
+  BlockClaim share(BlockId block) const { return {block, at(block).generation, false}; }
+  bool stands(const BlockClaim& claim) const {
+    return at(claim.block).generation == claim.generation;
+  }
+
+  // The step of the row that belongs into each slot of the block; 0: none.
+  std::span<const Step> steps(BlockId block) const;
+  // The last step that writes rows to the block, for whomever.
+  Step last_write(BlockId block) const { return at(block).last_write; }
+  // Slots [first, end) of the block get their rows in `step`.
+  void write(Step step, BlockId block, int first, int end);
+  // Slot `offset` gets a row that has been written, or not at all, in an earlier step.
+  void set(BlockId block, int offset, Step step) { mutable_steps(block)[offset] = step; }
+
+  void hold(std::span<const BlockId> blocks, std::uint64_t request);
+  void release(std::span<const BlockId> blocks);
+  bool held(BlockId block) const { return at(block).holds != 0; }
+
+ private:
+  struct Block {
+    std::uint64_t generation = 0;
+    Step last_write = 0;
+    std::uint64_t mark = 0;    // the last require_distinct() that saw it
+    std::uint64_t holder = 0;  // the request that held it last
+    std::uint32_t holds = 0;
+  };
+
+  const Block& at(BlockId block) const { return blocks_[static_cast<std::size_t>(block)]; }
+  Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
+  Step* mutable_steps(BlockId block) { return steps_.data() + block * block_size_; }
+
+  int block_size_;
+  std::vector<Block> blocks_;
+  std::vector<Step> steps_;  // by slot
+  std::uint64_t generations_ = 0;
+  std::uint64_t marks_ = 0;
+};
+
+}  // namespace moetap::detail

@@ -1,0 +1,132 @@
+// Rows that change places, or come from elsewhere.
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ledger_state.h"
+
+namespace moetap {
+
+using detail::BlockClaim;
+
+// Sources exist and are distinct, so are destinations, and nobody needs what is in them.
+void Ledger::State::check_moves(std::span<const BlockMove> moves) {
+  for (const auto end : {&BlockMove::from, &BlockMove::to}) {
+    checked.clear();
+    for (const BlockMove& move : moves) checked.push_back(move.*end);
+    book.require_distinct(checked);
+  }
+  book.require_free(checked);
+}
+
+// Gives the destinations away and tells which rows to move. A row that is stale stays behind: under
+// its new step it would look like a new one.
+MovePlan Ledger::State::carry(Step step, std::span<const BlockMove> moves) {
+  const int size = book.block_size();
+  MovePlan plan;
+  plan.step = step;
+  std::vector<Step> steps;  // of the sources, since a destination may be one of them
+  steps.reserve(moves.size() * static_cast<std::size_t>(size));
+  for (const auto& [from, to] : moves) {
+    const std::span<const Step> source = book.steps(from);
+    steps.insert(steps.end(), source.begin(), source.end());
+    plan.last_step = std::max({plan.last_step, book.last_write(from), book.last_write(to)});
+    for (int offset = 0; offset < size; ++offset) {
+      if (source[offset] <= flushed) continue;
+      plan.from.push_back(from * size + offset);
+      plan.windows.push_back({source[offset], source[offset]});
+      plan.to.push_back(to * size + offset);
+    }
+  }
+  const Step* source = steps.data();
+  for (const auto& [from, to] : moves) {
+    book.give(to);
+    for (int offset = 0; offset < size; ++offset, ++source) {
+      if (*source > flushed) {
+        book.write(step, to, offset, offset + 1);
+      } else {
+        book.set(to, offset, *source);
+      }
+    }
+  }
+  last = last_put = step;
+  return plan;
+}
+
+MovePlan Ledger::move(Step step, std::span<const BlockMove> moves) {
+  State& s = *state_;
+  s.check_own_step(step, "move()");
+  s.check_moves(moves);
+  std::unordered_map<BlockId, std::pair<BlockClaim, BlockId>> sources;
+  for (const auto& [from, to] : moves) sources[from] = {s.book.share(from), to};
+  MovePlan plan = s.carry(step, moves);
+
+  for (auto& [id, request] : s.requests) {
+    for (BlockClaim& claim : request.claims) {
+      const auto moved = sources.find(claim.block);
+      if (moved == sources.end() || moved->second.first.generation != claim.generation) continue;
+      const bool owned = claim.owned;
+      claim = s.book.share(moved->second.second);
+      claim.owned = owned;
+    }
+  }
+  for (const auto& [from, source] : sources) {
+    if (s.book.stands(source.first)) s.book.give(from);  // else it is a destination too
+  }
+  return plan;
+}
+
+MovePlan Ledger::copy(Step step, std::uint64_t request, BlockMove move) {
+  State& s = *state_;
+  auto& r = s.running(request, "copy()");
+  s.check_own_step(step, "copy()");
+  s.check_moves({&move, 1});
+  if (!r.wants_rows) {
+    s.book.give(move.to);
+    s.last = s.last_put = step;
+    return {.step = step, .from = {}, .windows = {}, .to = {}, .last_step = 0};
+  }
+  const auto claim = std::ranges::find(r.claims, move.from, &BlockClaim::block);
+  const bool has_it = claim != r.claims.end() && s.book.stands(*claim);
+  if (!has_it || move.from == move.to) {
+    throw StateError(fmt::format("copy() of block {} to {} for request {}, which {}", move.from,
+                                 move.to, request,
+                                 has_it ? "is the same block" : "does not have it"));
+  }
+  MovePlan plan = s.carry(step, {&move, 1});
+  *claim = s.book.share(move.to);
+  claim->owned = true;
+  return plan;
+}
+
+void Ledger::forget(std::span<const BlockId> blocks) {
+  state_->book.require_distinct(blocks);
+  for (const BlockId block : blocks) state_->book.give(block);
+}
+
+void Ledger::flush() { state_->flushed = state_->last; }
+
+FillPlan Ledger::fill(Step step, std::uint64_t request, TokenRange positions) {
+  State& s = *state_;
+  auto& r = s.running(request, "fill()");
+  s.check_own_step(step, "fill()");
+  FillPlan plan;
+  plan.step = step;
+  if (r.wants_rows) {
+    s.check_positions(positions, r.claims.size());
+    s.check_writable(r, positions, step);
+    plan.slots.reserve(static_cast<std::size_t>(positions.size()));
+    s.for_each_block(positions, [&](std::size_t index, int first, int end) {
+      const BlockId block = r.claims[index].block;
+      plan.last_step = std::max(plan.last_step, s.book.last_write(block));
+      for (Slot slot = first; slot < end; ++slot) plan.slots.push_back(block * block_size() + slot);
+    });
+    s.write(r, positions, step);
+  }
+  s.last = s.last_put = step;
+  return plan;
+}
+
+}  // namespace moetap

@@ -1,0 +1,157 @@
+// What to read of a request, and blocks that are held until it was read.
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ledger_state.h"
+
+namespace moetap {
+namespace {
+
+using detail::BlockClaim;
+
+// Adds one position's verdict, as part of the last one where they meet.
+void add_verdict(RowPlan& plan, std::int64_t position, RowState state) {
+  if (!plan.verdicts.empty()) {
+    auto& [positions, last_state] = plan.verdicts.back();
+    if (last_state == state && positions.end == position) {
+      ++positions.end;
+      return;
+    }
+  }
+  plan.verdicts.push_back({{position, position + 1}, state});
+}
+
+}  // namespace
+
+// Appends the slots [first, end) of one block, as the rows from `position` on.
+void Ledger::State::read_block(RowPlan& plan, const BlockClaim& claim, int first, int end,
+                               std::int64_t position) const {
+  const bool lost = !book.stands(claim);
+  if (!lost) plan.blocks.push_back(claim.block);
+  const std::span<const Step> steps = book.steps(claim.block);
+  for (int offset = first; offset < end; ++offset, ++position) {
+    const Step step = steps[offset];
+    plan.slots.push_back(claim.block * book.block_size() + offset);
+    plan.windows.push_back({step, step});
+    if (!lost && step > flushed) {
+      plan.last_step = std::max(plan.last_step, step);
+    } else {
+      add_verdict(plan, position,
+                  lost        ? RowState::clobbered
+                  : step == 0 ? RowState::missing
+                              : RowState::stale);
+    }
+  }
+}
+
+RowPlan Ledger::State::plan(std::uint64_t id, const Request& request, TokenRange range) const {
+  RowPlan plan;
+  plan.request = id;
+  plan.range = range;
+  const auto room = static_cast<std::int64_t>(request.claims.size()) * book.block_size();
+  const TokenRange covered{range.start, std::clamp(room, range.start, range.end)};
+  plan.slots.reserve(static_cast<std::size_t>(covered.size()));
+  plan.windows.reserve(static_cast<std::size_t>(covered.size()));
+  for_each_block(covered, [&](std::size_t index, int first, int end) {
+    read_block(plan, request.claims[index], first, end,
+               static_cast<std::int64_t>(index) * book.block_size() + first);
+  });
+  return plan;
+}
+
+TokenRange Ledger::State::available(const Request& request, std::int64_t start) const {
+  return {start, std::max(start, std::min(request.num_tokens - 1, request.computed))};
+}
+
+RowPlan Ledger::finish(std::uint64_t request, std::int64_t num_tokens) {
+  State& s = *state_;
+  const auto& r = s.find(request);
+  if (num_tokens <= r.start) {
+    throw ArgumentError(fmt::format(
+        "request {} finishes with {} tokens, but its rows were asked for from position {}", request,
+        num_tokens, r.start));
+  }
+  RowPlan plan = s.plan(request, r, {r.start, r.wants_rows ? num_tokens - 1 : r.start});
+  s.erase(request);
+  return plan;
+}
+
+RowPlan Ledger::abort(std::uint64_t request) {
+  State& s = *state_;
+  const auto& r = s.find(request);
+  RowPlan plan =
+      s.plan(request, r, r.wants_rows ? s.available(r, r.start) : TokenRange{r.start, r.start});
+  s.erase(request);
+  return plan;
+}
+
+RowPlan Ledger::rows_since(std::uint64_t request, std::int64_t start) const {
+  const State& s = *state_;
+  const auto& r = s.find(request);
+  if (!r.wants_rows) {
+    throw StateError(
+        fmt::format("rows_since() of request {}, which was admitted without wants_rows", request));
+  }
+  const std::int64_t most = std::max<std::int64_t>(r.num_tokens - 1, 0);
+  if (start < 0 || start > most) {
+    throw RangeError(
+        fmt::format("rows from position {} of request {}, which has {} tokens; allowed are 0 to {}",
+                    start, request, r.num_tokens, most));
+  }
+  return s.plan(request, r, s.available(r, start));
+}
+
+RowPlan Ledger::block_rows(BlockId block) const {
+  const State& s = *state_;
+  s.book.require_valid(block);
+  RowPlan plan;
+  plan.range = {0, block_size()};
+  s.read_block(plan, s.book.share(block), 0, block_size(), 0);
+  return plan;
+}
+
+std::int64_t Ledger::cached_rows(const Placement& placement) const {
+  const State& s = *state_;
+  s.check_placement(placement);
+  for (const BlockId block : placement.blocks) s.book.require_valid(block);
+  for (std::int64_t position = 0; position < placement.cached; ++position) {
+    const BlockId block = placement.blocks[static_cast<std::size_t>(position / block_size())];
+    if (s.book.steps(block)[static_cast<std::size_t>(position % block_size())] <= s.flushed) {
+      return position;
+    }
+  }
+  return placement.cached;
+}
+
+Hold Ledger::hold(const RowPlan& plan) {
+  for (const BlockId block : plan.blocks) state_->book.require_valid(block);
+  Hold hold;
+  hold.blocks_ = plan.blocks;
+  hold.ledger_ = this;
+  state_->book.hold(hold.blocks_, plan.request);
+  return hold;
+}
+
+bool Ledger::held(BlockId block) const {
+  state_->book.require_valid(block);
+  return state_->book.held(block);
+}
+
+Hold::Hold(Hold&& other) noexcept
+    : ledger_(std::exchange(other.ledger_, nullptr)), blocks_(std::move(other.blocks_)) {}
+
+Hold& Hold::operator=(Hold&& other) noexcept {
+  Hold moved(std::move(other));
+  std::swap(ledger_, moved.ledger_);
+  std::swap(blocks_, moved.blocks_);
+  return *this;
+}
+
+Hold::~Hold() {
+  if (ledger_ != nullptr) ledger_->state_->book.release(blocks_);
+}
+
+}  // namespace moetap

@@ -1,0 +1,85 @@
+// Inside a Ledger: its requests, and what its parts (requests, moves, plans) share.
+#pragma once
+
+#include <moetap/ledger.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory_resource>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "block_book.h"
+
+namespace moetap {
+
+struct Ledger::State {
+  using Claims = std::pmr::vector<detail::BlockClaim>;
+
+  struct Request {
+    explicit Request(std::pmr::memory_resource* memory) : claims(memory) {}
+
+    Claims claims;              // in order of the positions; none if rows are not wanted
+    std::int64_t computed = 0;  // positions below were scheduled, or hit
+    std::int64_t num_tokens = 0;
+    std::int64_t start = 0;
+    bool wants_rows = true;
+    bool preempted = false;
+  };
+
+  State(std::int64_t num_blocks, int block_size) : book(num_blocks, block_size), requests(&pool) {}
+
+  const Request& find(std::uint64_t request) const;
+  Request& find(std::uint64_t request) {
+    return const_cast<Request&>(std::as_const(*this).find(request));
+  }
+  // One that is not preempted.
+  Request& running(std::uint64_t request, const char* call);
+  void erase(std::uint64_t request);
+  void place(Request& request, const Placement& placement);
+  void check_placement(const Placement& placement) const;
+
+  // Of a forward pass, and of rows that are put.
+  void check_step(Step step, const char* call) const;
+  void check_own_step(Step step, const char* call) const;
+  void check_positions(TokenRange positions, std::size_t blocks) const;
+  void check_writable(const Request& request, TokenRange positions, Step step) const;
+  void write(Request& request, TokenRange positions, Step step);
+
+  void check_moves(std::span<const BlockMove> moves);
+  MovePlan carry(Step step, std::span<const BlockMove> moves);
+
+  void read_block(RowPlan& plan, const detail::BlockClaim& claim, int first, int end,
+                  std::int64_t position) const;
+  RowPlan plan(std::uint64_t id, const Request& request, TokenRange range) const;
+  TokenRange available(const Request& request, std::int64_t start) const;
+
+  // Calls visit(index, first, end) for each block of `positions`, with the slots of it.
+  template <class Visit>
+  void for_each_block(TokenRange positions, Visit&& visit) const;
+
+  detail::BlockBook book;
+  // Gives what requests that are over leave behind to the next ones.
+  std::pmr::unsynchronized_pool_resource pool{std::pmr::pool_options{0, std::size_t{4} << 20}};
+  std::pmr::unordered_map<std::uint64_t, Request> requests;
+  std::vector<BlockId> checked;  // scratch
+  Step last = 0;                 // the newest step that was used
+  Step last_put = 0;             // the newest that move(), copy() or fill() used
+  Step flushed = 0;              // rows of steps up to this one are stale
+  std::int64_t wanting = 0;
+};
+
+template <class Visit>
+void Ledger::State::for_each_block(TokenRange positions, Visit&& visit) const {
+  const int size = book.block_size();
+  for (std::int64_t position = positions.start; position < positions.end;) {
+    const std::int64_t index = position / size;
+    const std::int64_t end = std::min(positions.end, (index + 1) * size);
+    visit(static_cast<std::size_t>(index), static_cast<int>(position - index * size),
+          static_cast<int>(end - index * size));
+    position = end;
+  }
+}
+
+}  // namespace moetap
