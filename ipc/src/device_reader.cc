@@ -48,6 +48,11 @@ class DeviceReader final : public SlotReadTransport {
     buffer_.gather(slots, windows, rows, states);
   }
 
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+    check_put(buffer_.limits(), step, slots, rows.size());
+    buffer_.put_in(step, slots, rows);
+  }
+
  private:
   void take_in(const RecordStream::Item& item);
   std::optional<std::string> publish(const Descriptor& descriptor, const StepRecordView& record);

@@ -72,6 +72,18 @@ class NativeReader : public SlotReadTransport {
     }
   }
 
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+    const std::size_t row_bytes = buffer_.limits().row_bytes;
+    check_put(buffer_.limits(), step, slots, rows.size());
+    const std::size_t most = rows_per_hold(row_bytes);
+    for (std::size_t first = 0; first < slots.size(); first += most) {
+      const std::size_t n = std::min(most, slots.size() - first);
+      let_writer_go_first();
+      const auto held = lock_within(lock_, limit_);
+      buffer_.put_in(step, slots.subspan(first, n), rows.subspan(first * row_bytes, n * row_bytes));
+    }
+  }
+
  private:
   std::string stored_lock_path() const {
     const char* path = control_->lock_path;

@@ -7,13 +7,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <limits>
 
 namespace moetap {
 namespace {
-
-// The stamp of a row that is being written. No step: readers take it for missing.
-constexpr Step kWriting = std::numeric_limits<Step>::max();
 
 // Slots ahead of the copy whose memory is fetched: a few hundred nanoseconds' worth of copying.
 constexpr std::size_t kAhead = 8;
@@ -72,7 +68,7 @@ SlotBuffer::SlotBuffer(std::span<std::byte> memory, std::int64_t num_slots, std:
 
 void SlotBuffer::scatter(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
   if (step == 0 || step == kWriting) {
-    throw ArgumentError(fmt::format("{} is no step number: use 1 to {}", step, kWriting - 1));
+    throw ArgumentError(fmt::format("{} is no step number: use 1 to {}", step, kLastStep));
   }
   check_write(limits_, static_cast<std::int64_t>(saved_.size()), slots, rows.size());
   mark(slots);
@@ -80,6 +76,22 @@ void SlotBuffer::scatter(Step step, std::span<const Slot> slots, std::span<const
   copy_in(slots, rows.data());
   order_stores();
   stamp(step, slots);
+}
+
+void SlotBuffer::put_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+  const std::byte* from = rows.data();
+  for (const Slot stored : slots) {
+    const Slot slot = decode_slot(stored);
+    Step& current = stamps_[slot];
+    if (current <= step || current == kWriting) {
+      current = 0;
+      order_stores();
+      if (stored >= 0) std::memcpy(row(slot), from, limits_.row_bytes);
+      order_stores();
+      if (stored >= 0) current = step;
+    }
+    from += limits_.row_bytes;
+  }
 }
 
 // Takes the stamps away; one that was taken already belongs to a slot that comes twice.

@@ -32,6 +32,10 @@ class SlotBuffer {
   // then. A process that dies in the middle leaves rows that are missing, never torn ones.
   void scatter(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
+  // See SlotReadTransport::put, for who has called check_put(). Leaves no mark that a later
+  // scatter() would trip over, since another process than scatter()'s may die in the middle.
+  void put_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
+
   // Makes the rows of those of `slots` (also stored as ~slot) that exist missing.
   void invalidate(std::span<const Slot> slots);
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace moetap {
 namespace {
@@ -27,6 +28,12 @@ void check_range(std::span<const Slot> slots, std::int64_t num_slots, Decode dec
   }
 }
 
+void check_bytes(const SlotLimits& limits, std::span<const Slot> stored, std::size_t rows_bytes) {
+  if (rows_bytes == stored.size() * limits.row_bytes) return;
+  throw ArgumentError(fmt::format("{} bytes of rows for {} slots: {} bytes are needed", rows_bytes,
+                                  stored.size(), stored.size() * limits.row_bytes));
+}
+
 }  // namespace
 
 void check_write(const SlotLimits& limits, std::int64_t max_rows, std::span<const Slot> stored,
@@ -36,11 +43,25 @@ void check_write(const SlotLimits& limits, std::int64_t max_rows, std::span<cons
         fmt::format("{} rows in a step, but at most {} are allowed: raise max_tokens at both ends",
                     stored.size(), max_rows));
   }
-  if (rows_bytes != stored.size() * limits.row_bytes) {
-    throw ArgumentError(fmt::format("{} bytes of rows for {} slots: {} bytes are needed",
-                                    rows_bytes, stored.size(), stored.size() * limits.row_bytes));
-  }
+  check_bytes(limits, stored, rows_bytes);
   check_range(stored, limits.num_slots, decode_slot);
+}
+
+void check_put(const SlotLimits& limits, Step step, std::span<const Slot> stored,
+               std::size_t rows_bytes) {
+  if (step == 0 || step > kLastStep) {
+    throw ArgumentError(fmt::format("{} is no step number: use 1 to {}", step, kLastStep));
+  }
+  check_bytes(limits, stored, rows_bytes);
+  check_range(stored, limits.num_slots, decode_slot);
+  std::vector<Slot> sorted(stored.size());
+  std::ranges::transform(stored, sorted.begin(), decode_slot);
+  std::ranges::sort(sorted);
+  const auto twice = std::ranges::adjacent_find(sorted);
+  if (twice == sorted.end()) return;
+  throw ArgumentError(
+      fmt::format("slot {} comes twice in a list of {} rows to be put: each has a slot of its own",
+                  *twice, stored.size()));
 }
 
 void throw_twice(std::span<const Slot> stored, std::size_t index) {

@@ -5,9 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace moetap {
+
+// Above all steps: the stamp of a row that is being written, which readers take for missing.
+inline constexpr Step kWriting = std::numeric_limits<Step>::max();
+inline constexpr Step kLastStep = kWriting - 1;
 
 // The slot that a writer's list means: ~slot is stored for a row with a missing route.
 constexpr Slot decode_slot(Slot stored) { return stored < 0 ? ~stored : stored; }
@@ -33,6 +38,10 @@ void check_write(const SlotLimits& limits, std::int64_t max_rows, std::span<cons
 
 // The slot stored[index] has come before in the list.
 [[noreturn]] void throw_twice(std::span<const Slot> stored, std::size_t index);
+
+// As SlotReadTransport::put says.
+void check_put(const SlotLimits& limits, Step step, std::span<const Slot> stored,
+               std::size_t rows_bytes);
 
 // As SlotReadTransport::read says.
 void check_read(const SlotLimits& limits, std::span<const Slot> slots, std::size_t num_windows,

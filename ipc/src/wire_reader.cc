@@ -65,7 +65,7 @@ class WireReader : public SlotReadTransport {
         limit_(endpoint.limit),
         segment_(attach_wire(endpoint)),
         lock_(lock_path(endpoint)),
-        ids_(reinterpret_cast<const WireId*>(segment_.bytes().data())) {}
+        ids_(reinterpret_cast<WireId*>(segment_.bytes().data())) {}
 
   const ModelShape& shape() const override { return shape_; }
   std::int64_t num_slots() const override { return num_slots_; }
@@ -91,7 +91,28 @@ class WireReader : public SlotReadTransport {
     }
   }
 
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+    const std::size_t row_bytes = shape_.row_bytes();
+    check_put({num_slots_, row_bytes}, step, slots, rows.size());
+    const std::size_t most = rows_per_hold(wire_row_bytes(shape_));
+    for (std::size_t first = 0; first < slots.size(); first += most) {
+      const auto held = lock_within(lock_, limit_);
+      for (std::size_t i = first; i < std::min(first + most, slots.size()); ++i) {
+        write_row(slots[i], rows.subspan(i * row_bytes, row_bytes));
+      }
+    }
+  }
+
  private:
+  void write_row(Slot stored, std::span<const std::byte> narrow) {
+    WireId* row = ids_ + static_cast<std::size_t>(decode_slot(stored)) * shape_.row_ids();
+    if (stored < 0) {
+      std::fill_n(row, shape_.row_ids(), kWireMissing);
+    } else {
+      widen(shape_.id_type(), narrow, row);
+    }
+  }
+
   RowState read_row(Slot slot, std::byte* to) const {
     const std::span row(ids_ + static_cast<std::size_t>(slot) * shape_.row_ids(), shape_.row_ids());
     if (narrow_ids(row, shape_.num_experts(), shape_.id_type(), to)) return RowState::unverified;
@@ -115,7 +136,7 @@ class WireReader : public SlotReadTransport {
   Milliseconds limit_;
   Segment segment_;
   FileLock lock_;
-  const WireId* ids_;
+  WireId* ids_;
 };
 
 }  // namespace

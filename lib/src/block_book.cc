@@ -25,7 +25,7 @@ std::size_t checked_blocks(std::int64_t num_blocks, int block_size) {
 BlockBook::BlockBook(std::int64_t num_blocks, int block_size)
     : block_size_(block_size),
       blocks_(checked_blocks(num_blocks, block_size)),
-      steps_(blocks_.size() * static_cast<std::size_t>(block_size)) {}
+      stamps_(blocks_.size() * static_cast<std::size_t>(block_size)) {}
 
 void BlockBook::require_valid(BlockId block) const {
   if (block >= 0 && block < num_blocks()) return;
@@ -59,17 +59,17 @@ void BlockBook::require_free(std::span<const BlockId> blocks) const {
 
 BlockClaim BlockBook::give(BlockId block, int kept) {
   at(block).generation = ++generations_;
-  std::fill(mutable_steps(block) + kept, mutable_steps(block) + block_size_, 0);
+  std::fill(mutable_stamps(block) + kept, mutable_stamps(block) + block_size_, RowStamp());
   return {block, at(block).generation, true};
 }
 
-std::span<const Step> BlockBook::steps(BlockId block) const {
-  return {steps_.data() + block * block_size_, static_cast<std::size_t>(block_size_)};
+std::span<const RowStamp> BlockBook::stamps(BlockId block) const {
+  return {stamps_.data() + block * block_size_, static_cast<std::size_t>(block_size_)};
 }
 
-void BlockBook::write(Step step, BlockId block, int first, int end) {
+void BlockBook::compute(Step step, BlockId block, int first, int end) {
   at(block).last_write = std::max(at(block).last_write, step);
-  std::fill(mutable_steps(block) + first, mutable_steps(block) + end, step);
+  std::fill(mutable_stamps(block) + first, mutable_stamps(block) + end, RowStamp::computed(step));
 }
 
 void BlockBook::hold(std::span<const BlockId> blocks, std::uint64_t request) {

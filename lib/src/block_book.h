@@ -9,6 +9,26 @@
 
 namespace moetap::detail {
 
+// What is kept for a slot: the step of the row that belongs there, 0 for none; and whether the row
+// was put there under that number instead of being computed in it, so that no worker will report
+// it.
+class RowStamp {
+ public:
+  // Steps are below this.
+  static constexpr Step kStepLimit = Step{1} << 63;
+
+  RowStamp() = default;
+  static RowStamp computed(Step step) { return RowStamp(step); }
+  static RowStamp put(Step step) { return RowStamp(step | kStepLimit); }
+
+  Step step() const { return bits_ & ~kStepLimit; }
+  bool is_put() const { return (bits_ & kStepLimit) != 0; }
+
+ private:
+  explicit RowStamp(Step bits) : bits_(bits) {}
+  Step bits_ = 0;
+};
+
 // A request's share in a block. It stands until the block is given to someone else.
 struct BlockClaim {
   BlockId block = 0;
@@ -24,7 +44,7 @@ class BlockBook {
 
   std::int64_t num_blocks() const { return static_cast<std::int64_t>(blocks_.size()); }
   int block_size() const { return block_size_; }
-  std::int64_t num_slots() const { return static_cast<std::int64_t>(steps_.size()); }
+  std::int64_t num_slots() const { return static_cast<std::int64_t>(stamps_.size()); }
 
   // RangeError unless all of them exist, ArgumentError if one comes twice.
   void require_distinct(std::span<const BlockId> blocks);
@@ -40,14 +60,12 @@ class BlockBook {
     return at(claim.block).generation == claim.generation;
   }
 
-  // The step of the row that belongs into each slot of the block; 0: none.
-  std::span<const Step> steps(BlockId block) const;
-  // The last step that writes rows to the block, for whomever.
-  Step last_write(BlockId block) const { return at(block).last_write; }
+  std::span<const RowStamp> stamps(BlockId block) const;
   // Slots [first, end) of the block get their rows in `step`.
-  void write(Step step, BlockId block, int first, int end);
-  // Slot `offset` gets a row that has been written, or not at all, in an earlier step.
-  void set(BlockId block, int offset, Step step) { mutable_steps(block)[offset] = step; }
+  void compute(Step step, BlockId block, int first, int end);
+  void set(BlockId block, int offset, RowStamp stamp) { mutable_stamps(block)[offset] = stamp; }
+  // The last step that computes rows of the block, for whomever.
+  Step last_write(BlockId block) const { return at(block).last_write; }
 
   void hold(std::span<const BlockId> blocks, std::uint64_t request);
   void release(std::span<const BlockId> blocks);
@@ -64,11 +82,11 @@ class BlockBook {
 
   const Block& at(BlockId block) const { return blocks_[static_cast<std::size_t>(block)]; }
   Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
-  Step* mutable_steps(BlockId block) { return steps_.data() + block * block_size_; }
+  RowStamp* mutable_stamps(BlockId block) { return stamps_.data() + block * block_size_; }
 
   int block_size_;
   std::vector<Block> blocks_;
-  std::vector<Step> steps_;  // by slot
+  std::vector<RowStamp> stamps_;  // by slot
   std::uint64_t generations_ = 0;
   std::uint64_t marks_ = 0;
 };

@@ -132,6 +132,12 @@ void Ledger::resume(std::uint64_t request, const Placement& placement) {
   state_->place(found, placement);
 }
 
+void Ledger::State::check_range(Step step, const char* call) const {
+  if (step > 0 && step < detail::RowStamp::kStepLimit) return;
+  throw ArgumentError(fmt::format("{} with step {}; steps are 1 to {}", call, step,
+                                  detail::RowStamp::kStepLimit - 1));
+}
+
 void Ledger::State::check_positions(TokenRange positions, std::size_t blocks) const {
   const auto room = static_cast<std::int64_t>(blocks) * book.block_size();
   if (positions.start < 0 || positions.end < positions.start || positions.end > room) {
@@ -142,6 +148,7 @@ void Ledger::State::check_positions(TokenRange positions, std::size_t blocks) co
 }
 
 void Ledger::State::check_step(Step step, const char* call) const {
+  check_range(step, call);
   if (step > last_put) return;
   throw StateError(fmt::format(
       "{} with step {}, but rows were put under step {}; give each put a step number of its own "
@@ -150,6 +157,7 @@ void Ledger::State::check_step(Step step, const char* call) const {
 }
 
 void Ledger::State::check_own_step(Step step, const char* call) const {
+  check_range(step, call);
   if (step > last) return;
   throw StateError(fmt::format(
       "{} as step {}, but step {} was used already; rows that are put take a new step number", call,
@@ -170,18 +178,11 @@ void Ledger::State::check_writable(const Request& request, TokenRange positions,
       reject(index, "was given to another request; preempt() this one first");
     }
     if (step >= last) return;
-    const auto steps = book.steps(claim.block).subspan(first, end - first);
-    if (std::ranges::any_of(steps, [step](Step written) { return written > step; })) {
+    const auto stamps = book.stamps(claim.block).subspan(first, end - first);
+    if (std::ranges::any_of(stamps, [step](auto stamp) { return stamp.step() > step; })) {
       reject(index, "has rows of later steps there; report steps in order");
     }
   });
-}
-
-void Ledger::State::write(Request& request, TokenRange positions, Step step) {
-  for_each_block(positions, [&](std::size_t index, int first, int end) {
-    book.write(step, request.claims[index].block, first, end);
-  });
-  request.computed = std::max(request.computed, positions.end);
 }
 
 void Ledger::schedule(Step step, std::uint64_t request, TokenRange positions,
@@ -203,7 +204,12 @@ void Ledger::schedule(Step step, std::uint64_t request, TokenRange positions,
     const BlockClaim claim = s.book.give(block);
     if (r.wants_rows) r.claims.push_back(claim);
   }
-  if (r.wants_rows) s.write(r, positions, step);
+  if (r.wants_rows) {
+    s.for_each_block(positions, [&](std::size_t index, int first, int end) {
+      s.book.compute(step, r.claims[index].block, first, end);
+    });
+    r.computed = std::max(r.computed, positions.end);
+  }
   s.last = std::max(s.last, step);
 }
 

@@ -10,6 +10,7 @@
 namespace moetap {
 
 using detail::BlockClaim;
+using detail::RowStamp;
 
 // Sources exist and are distinct, so are destinations, and nobody needs what is in them.
 void Ledger::State::check_moves(std::span<const BlockMove> moves) {
@@ -27,29 +28,24 @@ MovePlan Ledger::State::carry(Step step, std::span<const BlockMove> moves) {
   const int size = book.block_size();
   MovePlan plan;
   plan.step = step;
-  std::vector<Step> steps;  // of the sources, since a destination may be one of them
-  steps.reserve(moves.size() * static_cast<std::size_t>(size));
+  std::vector<RowStamp> stamps;  // of the destinations: one may be a source too
+  stamps.reserve(moves.size() * static_cast<std::size_t>(size));
   for (const auto& [from, to] : moves) {
-    const std::span<const Step> source = book.steps(from);
-    steps.insert(steps.end(), source.begin(), source.end());
     plan.last_step = std::max({plan.last_step, book.last_write(from), book.last_write(to)});
     for (int offset = 0; offset < size; ++offset) {
-      if (source[offset] <= flushed) continue;
+      const RowStamp stamp = book.stamps(from)[offset];
+      const bool moves_along = stamp.step() > flushed;
+      stamps.push_back(moves_along ? RowStamp::put(step) : stamp);
+      if (!moves_along) continue;
       plan.from.push_back(from * size + offset);
-      plan.windows.push_back({source[offset], source[offset]});
+      plan.windows.push_back({stamp.step(), stamp.step()});
       plan.to.push_back(to * size + offset);
     }
   }
-  const Step* source = steps.data();
-  for (const auto& [from, to] : moves) {
-    book.give(to);
-    for (int offset = 0; offset < size; ++offset, ++source) {
-      if (*source > flushed) {
-        book.write(step, to, offset, offset + 1);
-      } else {
-        book.set(to, offset, *source);
-      }
-    }
+  const RowStamp* stamp = stamps.data();
+  for (const BlockMove& move : moves) {
+    book.give(move.to);
+    for (int offset = 0; offset < size; ++offset) book.set(move.to, offset, *stamp++);
   }
   last = last_put = step;
   return plan;
@@ -121,9 +117,12 @@ FillPlan Ledger::fill(Step step, std::uint64_t request, TokenRange positions) {
     s.for_each_block(positions, [&](std::size_t index, int first, int end) {
       const BlockId block = r.claims[index].block;
       plan.last_step = std::max(plan.last_step, s.book.last_write(block));
-      for (Slot slot = first; slot < end; ++slot) plan.slots.push_back(block * block_size() + slot);
+      for (int offset = first; offset < end; ++offset) {
+        plan.slots.push_back(block * block_size() + offset);
+        s.book.set(block, offset, RowStamp::put(step));
+      }
     });
-    s.write(r, positions, step);
+    r.computed = std::max(r.computed, positions.end);
   }
   s.last = s.last_put = step;
   return plan;

@@ -31,13 +31,13 @@ void Ledger::State::read_block(RowPlan& plan, const BlockClaim& claim, int first
                                std::int64_t position) const {
   const bool lost = !book.stands(claim);
   if (!lost) plan.blocks.push_back(claim.block);
-  const std::span<const Step> steps = book.steps(claim.block);
+  const auto stamps = book.stamps(claim.block);
   for (int offset = first; offset < end; ++offset, ++position) {
-    const Step step = steps[offset];
+    const Step step = stamps[offset].step();
     plan.slots.push_back(claim.block * book.block_size() + offset);
     plan.windows.push_back({step, step});
     if (!lost && step > flushed) {
-      plan.last_step = std::max(plan.last_step, step);
+      if (!stamps[offset].is_put()) plan.last_step = std::max(plan.last_step, step);
     } else {
       add_verdict(plan, position,
                   lost        ? RowState::clobbered
@@ -119,7 +119,8 @@ std::int64_t Ledger::cached_rows(const Placement& placement) const {
   for (const BlockId block : placement.blocks) s.book.require_valid(block);
   for (std::int64_t position = 0; position < placement.cached; ++position) {
     const BlockId block = placement.blocks[static_cast<std::size_t>(position / block_size())];
-    if (s.book.steps(block)[static_cast<std::size_t>(position % block_size())] <= s.flushed) {
+    const auto offset = static_cast<std::size_t>(position % block_size());
+    if (s.book.stamps(block)[offset].step() <= s.flushed) {
       return position;
     }
   }

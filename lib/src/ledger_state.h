@@ -41,11 +41,11 @@ struct Ledger::State {
   void check_placement(const Placement& placement) const;
 
   // Of a forward pass, and of rows that are put.
+  void check_range(Step step, const char* call) const;
   void check_step(Step step, const char* call) const;
   void check_own_step(Step step, const char* call) const;
   void check_positions(TokenRange positions, std::size_t blocks) const;
   void check_writable(const Request& request, TokenRange positions, Step step) const;
-  void write(Request& request, TokenRange positions, Step step);
 
   void check_moves(std::span<const BlockMove> moves);
   MovePlan carry(Step step, std::span<const BlockMove> moves);

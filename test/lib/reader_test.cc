@@ -32,6 +32,9 @@ class FakeSlots final : public SlotReadTransport {
       if (states[i] == RowState::present) rows[i] = static_cast<std::byte>(slots[i]);
     }
   }
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte>) override {
+    for (const Slot slot : slots) stamps[static_cast<std::size_t>(slot)] = step;
+  }
 
   std::vector<Step> stamps = std::vector<Step>(40, 5);
   Step last = 9;

@@ -80,7 +80,8 @@ class SlotReadTransport : public ReadTransport {
 
   // Makes rows[i] the row of slots[i], as if it had been written in `step`: a number of its own,
   // that no forward pass has, so that a reader with an older window cannot take the row for
-  // another. One whose slot is given as ~slot becomes missing. RangeError for a slot outside
+  // another. One whose slot is given as ~slot becomes missing. A slot that has a row of a later
+  // step keeps that (not where there are no stamps), so that a late put does no harm. RangeError for a slot outside
   // [0, num_slots), ArgumentError for a slot that comes twice, step 0 or sizes that do not fit, all
   // before anything is changed.
   virtual void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) = 0;
