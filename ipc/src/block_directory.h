@@ -1,0 +1,70 @@
+// A directory of block files, as the system sees it.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace moetap {
+
+// An open file; closes itself, and with it ends the lock that was taken through it.
+class OpenFile {
+ public:
+  explicit OpenFile(int fd) : fd_(fd) {}
+  OpenFile(OpenFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  OpenFile& operator=(OpenFile&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~OpenFile();
+
+  int fd() const { return fd_; }
+
+  // At most `most` bytes.
+  std::vector<std::byte> read(std::size_t most) const;
+  // Without waiting: shared by those who hold the file, exclusive for who removes it. False if the
+  // other kind is there, or the file is not under any name any more.
+  bool lock(bool exclusive) const;
+  // It was used now.
+  void touch() const;
+
+ private:
+  int fd_;
+};
+
+class BlockDirectory {
+ public:
+  // See make_directory_block_store.
+  explicit BlockDirectory(const std::filesystem::path& path);
+
+  // Null if there is none, or it is not a plain file of this user's (then `refused` counts up).
+  std::optional<OpenFile> open(const std::string& name, std::uint64_t& refused) const;
+
+  // Makes the file appear whole under its name; false if there is one of this name.
+  bool create(const std::string& name, std::span<const std::byte> bytes);
+
+  // False if someone holds it.
+  bool remove(const std::string& name, const OpenFile& file) const;
+
+  struct Entry {
+    std::string name;
+    std::size_t bytes = 0;
+    timespec used{};
+  };
+  // Block files, the least recently used first. Removes what processes that died in create() left.
+  std::vector<Entry> list() const;
+
+ private:
+  std::filesystem::path path_;
+  OpenFile directory_;
+  std::uint64_t created_ = 0;
+};
+
+}  // namespace moetap

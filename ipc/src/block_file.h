@@ -1,0 +1,45 @@
+// The format of a block's file: [magic 8][version 4][CRC-32C of all that follows 4][description]
+// [rows], little-endian. The description says what the rows are of: shape, block size, weights,
+// key.
+#pragma once
+
+#include <moetap/block_store.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace moetap {
+
+class BlockFile {
+ public:
+  static constexpr std::string_view kMagic = "moetapBK";
+  static constexpr std::string_view kSuffix = ".routes";
+
+  explicit BlockFile(const BlockStoreOptions& options);
+
+  // Differs for other weights and shapes, so that stores of several can share a directory.
+  std::string name(const BlockKey& key) const;
+  std::size_t bytes(const BlockKey& key) const;
+
+  void encode(const BlockKey& key, std::span<const std::byte> rows,
+              std::vector<std::byte>& file) const;
+
+  // damaged: ours, by its beginning, but not what encode() makes. foreign: anything else.
+  enum class Kind { good, damaged, foreign };
+  Kind check(const BlockKey& key, std::span<const std::byte> file) const;
+
+  // Of a good one.
+  std::span<const std::byte> rows(std::span<const std::byte> file) const {
+    return file.last(block_bytes_);
+  }
+
+ private:
+  std::vector<std::byte> description_;  // without the key
+  std::size_t block_bytes_;
+  std::string suffix_;
+};
+
+}  // namespace moetap

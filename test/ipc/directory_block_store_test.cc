@@ -1,0 +1,372 @@
+#include <moetap/directory_block_store.h>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "../lib/block_store_cases.h"
+#include "../lib/throws.h"
+#include "child_process.h"
+
+namespace moetap {
+namespace {
+
+namespace fs = std::filesystem;
+
+using test::ChildProcess;
+using test::expect_throw;
+using test::has;
+using test::key_of;
+using test::put;
+using test::rows_for;
+using test::Signal;
+using test::small_store;
+using Put = BlockStore::Put;
+
+// A directory of its own for each test, gone afterwards.
+class DirectoryBlockStoreTest : public testing::Test {
+ protected:
+  DirectoryBlockStoreTest() {
+    std::string name = (fs::temp_directory_path() / "moetap-blocks-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    parent = name;
+    path = parent / "blocks";
+  }
+  ~DirectoryBlockStoreTest() override {
+    std::error_code ignored;
+    fs::remove_all(parent, ignored);
+  }
+
+  // Room for this many files.
+  static BlockStoreOptions options(std::size_t files) {
+    BlockStoreOptions options = small_store(1);
+    options.max_bytes = files * kFileBytes;
+    return options;
+  }
+  std::unique_ptr<BlockStore> open(std::size_t files = 100) const {
+    return make_directory_block_store(path, options(files));
+  }
+
+  std::vector<fs::path> files() const {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(path)) found.push_back(entry.path());
+    std::ranges::sort(found);
+    return found;
+  }
+  fs::path only_file() const {
+    const auto found = files();
+    if (found.size() != 1) throw std::runtime_error(std::to_string(found.size()) + " files");
+    return found[0];
+  }
+  static std::string contents(const fs::path& file) {
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  static void write(const fs::path& file, const std::string& bytes) {
+    std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
+  }
+
+  // [magic, version, checksum][4 numbers, 2 layers][weights][key][rows]
+  static constexpr std::size_t kFileBytes = 16 + 6 * 4 + 4 + 2 + 4 + 64 + 16;
+
+  fs::path parent;
+  fs::path path;
+};
+
+TEST_F(DirectoryBlockStoreTest, ReturnsWhatWasPut) {
+  const auto store = open();
+  EXPECT_FALSE(has(*store, 1));
+  EXPECT_EQ(put(*store, 1), Put::stored);
+  EXPECT_EQ(put(*store, 2), Put::stored);
+  EXPECT_TRUE(has(*store, 1) && has(*store, 2));
+  EXPECT_FALSE(has(*store, 3));
+  EXPECT_EQ(store->stats().hits, 2u);
+  EXPECT_EQ(store->stats().misses, 2u);
+  EXPECT_EQ(store->stats().refused, 0u);
+  EXPECT_EQ(store->stats().blocks, 2u);
+  EXPECT_EQ(store->stats().bytes, 2 * kFileBytes);
+  EXPECT_EQ(contents(files()[0]).size(), kFileBytes);
+}
+
+TEST_F(DirectoryBlockStoreTest, AnotherProcessFindsIt) {
+  ChildProcess worker([&] { EXPECT_EQ(put(*open(), 1), Put::stored); });
+  ASSERT_EQ(worker.join(), 0);
+  EXPECT_TRUE(has(*open(), 1));
+}
+
+TEST_F(DirectoryBlockStoreTest, TheFirstRowsOfAKeyStay) {
+  const auto store = open();
+  put(*store, 1);
+  EXPECT_EQ(store->put(key_of(1), rows_for(store->options(), 2)), Put::present);
+  EXPECT_TRUE(has(*store, 1));
+}
+
+TEST_F(DirectoryBlockStoreTest, OnlyItsUserMayReadIt) {
+  put(*open(), 1);
+  EXPECT_EQ(fs::status(only_file()).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_all);
+}
+
+// --- how much there is
+// ----------------------------------------------------------------------------
+
+TEST_F(DirectoryBlockStoreTest, TheLeastRecentlyUsedMakesRoom) {
+  const auto store = open(3);
+  for (const int number : {1, 2, 3}) put(*store, number);
+  EXPECT_TRUE(has(*store, 1));              // used
+  EXPECT_EQ(put(*store, 2), Put::present);  // used
+  EXPECT_EQ(put(*store, 4), Put::stored);
+  EXPECT_FALSE(has(*store, 3));
+  EXPECT_TRUE(has(*store, 1) && has(*store, 2) && has(*store, 4));
+  EXPECT_EQ(store->stats().evicted, 1u);
+}
+
+TEST_F(DirectoryBlockStoreTest, StaysWithinItsBytesWhoeverPutTheFiles) {
+  put(*open(), 1);
+  put(*open(), 2);
+  const auto store = open(3);
+  for (int number = 3; number < 50; ++number) {
+    EXPECT_EQ(put(*store, number), Put::stored);
+    EXPECT_LE(store->stats().bytes, 3 * kFileBytes);
+    EXPECT_TRUE(has(*store, number));
+  }
+}
+
+TEST_F(DirectoryBlockStoreTest, LooksAgainAfterEachEighthOfItsBytes) {
+  const auto one = open(16);
+  const auto other = open(16);
+  for (int i = 0; i < 200; ++i) {
+    put(i % 2 == 0 ? *one : *other, i);
+    EXPECT_LE(one->stats().blocks, 16u + 2u);
+  }
+}
+
+TEST_F(DirectoryBlockStoreTest, HeldBlocksStay) {
+  const auto store = open(3);
+  for (const int number : {1, 2, 3}) put(*store, number);
+  EXPECT_TRUE(store->hold(key_of(1)));
+  EXPECT_TRUE(store->hold(key_of(1)));
+  EXPECT_TRUE(store->hold(key_of(2)));
+  EXPECT_FALSE(store->hold(key_of(9)));
+  EXPECT_EQ(put(*store, 4), Put::stored);
+  EXPECT_FALSE(has(*store, 3));
+  EXPECT_TRUE(store->hold(key_of(4)));
+  EXPECT_EQ(put(*store, 5), Put::full);
+  EXPECT_TRUE(has(*store, 1) && has(*store, 2) && has(*store, 4));
+  store->release(key_of(1));
+  EXPECT_EQ(put(*store, 5), Put::full);  // held once more
+  store->release(key_of(1));
+  EXPECT_EQ(put(*store, 5), Put::stored);
+  EXPECT_FALSE(has(*store, 1));
+  expect_throw<StateError>([&] { store->release(key_of(1)); }, {key_of(1).hex(), "not held"});
+}
+
+TEST_F(DirectoryBlockStoreTest, WhatAnotherProcessHoldsStaysUntilItDies) {
+  put(*open(), 1);
+  Signal held;
+  ChildProcess worker([&] {
+    const auto store = open();
+    EXPECT_TRUE(store->hold(key_of(1)));
+    held.raise();
+    pause();
+  });
+  held.wait();
+  const auto store = open(2);
+  put(*store, 2);
+  EXPECT_EQ(put(*store, 3), Put::stored);
+  EXPECT_TRUE(has(*store, 1));
+  EXPECT_FALSE(has(*store, 2));
+  worker.kill();
+  has(*store, 3);  // used later than 1
+  EXPECT_EQ(put(*store, 4), Put::stored);
+  EXPECT_TRUE(has(*store, 3));
+  EXPECT_FALSE(has(*store, 1));
+}
+
+// --- what is no block
+// -----------------------------------------------------------------------------
+
+TEST_F(DirectoryBlockStoreTest, AChangedByteIsNeverData) {
+  const auto store = open();
+  put(*store, 1);
+  const fs::path file = only_file();
+  const std::string good = contents(file);
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ 0x10);
+    write(file, bad);
+    EXPECT_FALSE(has(*store, 1)) << "byte " << i;
+    EXPECT_FALSE(store->hold(key_of(1))) << "byte " << i;
+  }
+  EXPECT_EQ(store->stats().refused, good.size() + 12);  // foreign ones stay, and are found twice
+}
+
+TEST_F(DirectoryBlockStoreTest, AFileOfAnotherLengthIsNeverData) {
+  const auto store = open();
+  put(*store, 1);
+  const fs::path file = only_file();
+  const std::string good = contents(file);
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    write(file, good.substr(0, size));
+    EXPECT_FALSE(has(*store, 1)) << size << " bytes";
+  }
+  write(file, good + 'x');
+  EXPECT_FALSE(has(*store, 1));
+}
+
+TEST_F(DirectoryBlockStoreTest, ADamagedBlockCanBeStoredAgain) {
+  const auto store = open();
+  put(*store, 1);
+  write(only_file(), contents(only_file()).substr(0, 50));
+  EXPECT_EQ(put(*store, 1), Put::stored);
+  EXPECT_TRUE(has(*store, 1));
+}
+
+// Else it would be `present`, and never found.
+TEST_F(DirectoryBlockStoreTest, ADamagedBlockThatIsHeldHasNoRoomForAnother) {
+  const auto store = open();
+  put(*store, 1);
+  ASSERT_TRUE(store->hold(key_of(1)));
+  write(only_file(), contents(only_file()).substr(0, 50));
+  EXPECT_EQ(put(*store, 1), Put::full);
+  store->release(key_of(1));
+  EXPECT_EQ(put(*store, 1), Put::stored);
+}
+
+TEST_F(DirectoryBlockStoreTest, AFileUnderAnotherBlocksNameIsForeign) {
+  const auto store = open();
+  put(*store, 1);
+  const std::string one = contents(only_file());
+  put(*store, 2);
+  for (const fs::path& file : files()) write(file, one);
+  EXPECT_TRUE(has(*store, 1));
+  EXPECT_FALSE(has(*store, 2));
+  EXPECT_EQ(store->stats().refused, 1u);
+}
+
+TEST_F(DirectoryBlockStoreTest, OtherWeightsAndShapesAreNotFound) {  // H29
+  put(*open(), 1);
+  const std::string file = contents(only_file());
+  const auto other = [&](auto change) {
+    BlockStoreOptions changed = options(100);
+    change(changed);
+    const auto store = make_directory_block_store(path, changed);
+    EXPECT_FALSE(has(*store, 1));
+    EXPECT_EQ(put(*store, 1), Put::stored);  // beside it
+    EXPECT_TRUE(has(*store, 1));
+    // Nor if it has the name that they look for.
+    for (const fs::path& found : files()) write(found, file);
+    EXPECT_FALSE(has(*store, 1));
+  };
+  other([](BlockStoreOptions& o) { o.weights = "v2"; });
+  other([](BlockStoreOptions& o) { o.shape = ModelShape::uniform(2, 2, 255); });
+  other([](BlockStoreOptions& o) { o.shape = ModelShape({0, 2}, 2, 256); });
+  other([](BlockStoreOptions& o) { o.shape = ModelShape::uniform(1, 4, 256); });
+  other([](BlockStoreOptions& o) {
+    o.shape = ModelShape::uniform(2, 1, 256);
+    o.block_size = 8;
+  });
+  EXPECT_TRUE(has(*open(), 1));
+}
+
+TEST_F(DirectoryBlockStoreTest, WhatIsNoFileOfOursIsLeftAlone) {
+  const auto store = open(2);
+  put(*store, 1);
+  const fs::path file = only_file();
+  const fs::path elsewhere = parent / "elsewhere";
+  fs::copy_file(file, elsewhere);
+  fs::remove(file);
+  fs::create_symlink(elsewhere, file);
+  EXPECT_FALSE(has(*store, 1));
+  EXPECT_EQ(put(*store, 1), Put::full);
+  fs::remove(file);
+  fs::create_directory(file);
+  EXPECT_FALSE(has(*store, 1));
+  fs::remove(file);
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  EXPECT_FALSE(has(*store, 1));
+  fs::remove(file);
+  write(file, "somebody's notes");
+  EXPECT_FALSE(has(*store, 1));
+  EXPECT_EQ(put(*store, 1), Put::full);
+  for (const int number : {2, 3, 4, 5}) put(*store, number);
+  EXPECT_EQ(contents(file), "somebody's notes");
+  EXPECT_EQ(contents(elsewhere).size(), kFileBytes);
+}
+
+TEST_F(DirectoryBlockStoreTest, LeftoversOfDeadWritersGo) {
+  const auto store = open(1);
+  const fs::path old = path / ".unfinished-1-1";
+  const fs::path fresh = path / ".unfinished-1-2";
+  write(old, "half");
+  write(fresh, "half");
+  fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours(1));
+  put(*store, 1);
+  EXPECT_FALSE(fs::exists(old));
+  EXPECT_TRUE(fs::exists(fresh));
+  EXPECT_EQ(files().size(), 2u);
+}
+
+// --- what it refuses
+// ------------------------------------------------------------------------------
+
+TEST_F(DirectoryBlockStoreTest, RefusesOtherSizes) {
+  const auto store = open();
+  std::vector<std::byte> rows(store->options().block_bytes() - 1);
+  expect_throw<ArgumentError>([&] { store->put(key_of(1), rows); }, {"15", "16"});
+  expect_throw<ArgumentError>([&] { (void)store->get(key_of(1), rows); }, {"15", "16"});
+}
+
+TEST_F(DirectoryBlockStoreTest, NeedsRoomForAFile) {
+  BlockStoreOptions small = options(1);
+  small.max_bytes = kFileBytes - 1;
+  expect_throw<ArgumentError>([&] { make_directory_block_store(path, small); },
+                              {std::to_string(kFileBytes)});
+  small.max_bytes = kFileBytes;
+  make_directory_block_store(path, small);
+}
+
+TEST_F(DirectoryBlockStoreTest, NeedsADirectoryOfItsOwn) {
+  fs::create_directory(path);
+  fs::permissions(path, fs::perms::others_write, fs::perm_options::add);
+  expect_throw<MismatchError>([&] { open(); }, {path.string(), "chmod go-w"});
+  fs::remove(path);
+  write(path, "a file");
+  expect_throw<SystemError>([&] { open(); }, {path.string()});
+  path = parent / "not" / "there";
+  expect_throw<SystemError>([&] { open(); }, {path.string()});
+}
+
+// --- several at once
+// ------------------------------------------------------------------------------
+
+TEST_F(DirectoryBlockStoreTest, ProcessesPutAndGetAtOnce) {
+  const auto work = [&](unsigned seed) {
+    std::mt19937 random(seed);
+    const auto store = open(12);
+    int found = 0;
+    for (int i = 0; i < 2000; ++i) {
+      const int number = static_cast<int>(random() % 24);
+      put(*store, number);
+      if (has(*store, static_cast<int>(random() % 24))) ++found;
+      if (random() % 8 == 0 && store->hold(key_of(number))) {
+        EXPECT_TRUE(has(*store, number));
+        store->release(key_of(number));
+      }
+    }
+    EXPECT_GT(found, 100);
+    EXPECT_EQ(store->stats().refused, 0u);
+  };
+  ChildProcess one([&] { work(1); });
+  ChildProcess two([&] { work(2); });
+  EXPECT_EQ(one.join(), 0);
+  EXPECT_EQ(two.join(), 0);
+}
+
+}  // namespace
+}  // namespace moetap

@@ -1,0 +1,53 @@
+// What every block store promises, for the tests of each.
+#pragma once
+
+#include <moetap/block_store.h>
+#include <moetap/error.h>
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace moetap::test {
+
+inline BlockStoreOptions small_store(std::size_t blocks) {
+  BlockStoreOptions options{
+      .shape = ModelShape::uniform(2, 2, 256), .block_size = 4, .max_bytes = 0, .weights = "v1"};
+  options.max_bytes = blocks * options.block_bytes();
+  return options;
+}
+
+// As long as a key can be, so that all files have one length.
+inline BlockKey key_of(int number) {
+  std::string text = std::to_string(number);
+  text.insert(0, BlockKey::kMaxBytes - text.size(), '.');
+  return BlockKey(text);
+}
+
+// Rows that belong to one key only.
+inline std::vector<std::byte> rows_for(const BlockStoreOptions& options, int number) {
+  std::mt19937 random(static_cast<unsigned>(number));
+  std::vector<std::byte> rows(options.block_bytes());
+  for (std::byte& byte : rows) byte = static_cast<std::byte>(random());
+  return rows;
+}
+
+inline BlockStore::Put put(BlockStore& store, int number) {
+  return store.put(key_of(number), rows_for(store.options(), number));
+}
+
+// Whether the block is there; if so it must be the right one, if not nothing is written.
+inline bool has(BlockStore& store, int number) {
+  std::vector<std::byte> rows(store.options().block_bytes(), std::byte{0x5A});
+  const bool found = store.get(key_of(number), rows);
+  const auto wanted = found ? rows_for(store.options(), number)
+                            : std::vector<std::byte>(rows.size(), std::byte{0x5A});
+  EXPECT_EQ(rows, wanted) << "block " << number;
+  return found;
+}
+
+}  // namespace moetap::test
