@@ -90,6 +90,8 @@ TEST_F(LedgerTest, ABlockCachedInPartBecomesTheNewRequestsOwn) {  // H9
   compute(2, 2, {5}, {2, 4});
   EXPECT_EQ(read(ledger.finish(2, 5)), "P1 P1 P2 P2");
   EXPECT_EQ(read(ledger.finish(1, 5)), "clobbered clobbered clobbered clobbered");
+  admit(3, 4, {5}, 1);
+  EXPECT_EQ(read(ledger.finish(3, 5)), "P1 missing missing missing");
 }
 
 TEST_F(LedgerTest, NothingOfAPreemptedRunIsReturned) {  // H10

@@ -1,0 +1,26 @@
+// Routes that cross process boundaries: with what they are of, and back.
+#pragma once
+
+#include <moetap/routes.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace moetap {
+
+// {"start": 5, "end": 9, "dtype": "int16", "shape": [4, 48, 8], "npy": "<base64 of a .npy file>",
+//  "not_present": [[7, 8, "stale"]]}: ids as to_npy() makes them, with the positions that they are
+// of, and for those without ids (-1) why. Throws what to_ids() does.
+std::string to_json(const Routes& routes, IdType type);
+
+// Reads to_json()'s text. ArgumentError that says what is wrong for any other text, one whose parts
+// contradict each other, or one of another number of layers or top_k than `shape`; RangeError for
+// an expert id that the model does not have.
+Routes from_json(std::string_view text, const ModelShape& shape);
+
+// Reads the bytes of a .npy file (format 1.0, integers, C order) as rows from position `start` on.
+// A row with an id of -1 is missing. ArgumentError and RangeError as above.
+Routes from_npy(std::string_view file, const ModelShape& shape, std::int64_t start);
+
+}  // namespace moetap

@@ -1,0 +1,145 @@
+#include <moetap/error.h>
+#include <moetap/routes_json.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "npy_header.h"
+
+namespace moetap {
+namespace {
+
+std::optional<IdType> type_of(std::string_view name) {
+  constexpr std::string_view names[] = {"|u1", "<u2", "<i2", "<i4", "<i8"};
+  const auto* found = std::ranges::find(names, name);
+  if (found == std::end(names)) return std::nullopt;
+  return static_cast<IdType>(found - names);
+}
+
+void check_shape(const detail::NpyHeader& header, const ModelShape& shape) {
+  const auto [tokens, layers, top_k] = header.shape;
+  if (layers != shape.num_layers() || top_k != shape.top_k()) {
+    throw ArgumentError(fmt::format("an array of shape ({}, {}, {}) for rows of {}", tokens, layers,
+                                    top_k, shape.to_string()));
+  }
+  const std::size_t row = shape.row_ids() * id_bytes(header.type);
+  if (tokens < 0 || header.data.size() % row != 0 ||
+      header.data.size() / row != static_cast<std::size_t>(tokens)) {
+    throw ArgumentError(fmt::format("an array of {} tokens of {} bytes in {} bytes of data", tokens,
+                                    row, header.data.size()));
+  }
+}
+
+// One row's ids, narrowed; false if one is missing.
+template <class From, class To>
+bool narrow_row(const From* from, std::size_t count, int num_experts, To* to) {
+  bool complete = true;
+  for (std::size_t i = 0; i < count; ++i) {
+    if constexpr (std::numeric_limits<From>::is_signed) {
+      if (from[i] == -1) {
+        complete = false;
+        continue;
+      }
+    }
+    if (from[i] < 0 ||
+        static_cast<std::uint64_t>(from[i]) >= static_cast<std::uint64_t>(num_experts)) {
+      throw RangeError(
+          fmt::format("expert id {} of a model with {} experts", from[i], num_experts));
+    }
+    to[i] = static_cast<To>(from[i]);
+  }
+  return complete;
+}
+
+template <class From, class To>
+void narrow(std::string_view data, Routes& routes) {
+  const std::size_t count = routes.shape().row_ids();
+  std::vector<From> from(count);
+  std::vector<To> to(count);
+  for (std::size_t i = 0; i < routes.states().size(); ++i) {
+    std::memcpy(from.data(), data.data() + i * count * sizeof(From), count * sizeof(From));
+    if (!narrow_row(from.data(), count, routes.shape().num_experts(), to.data())) continue;
+    std::memcpy(routes.bytes().data() + i * routes.shape().row_bytes(), to.data(),
+                routes.shape().row_bytes());
+    routes.states()[i] = RowState::present;
+  }
+}
+
+template <class From>
+void narrow(std::string_view data, Routes& routes) {
+  if (routes.shape().id_type() == IdType::uint8) {
+    narrow<From, std::uint8_t>(data, routes);
+  } else {
+    narrow<From, std::uint16_t>(data, routes);
+  }
+}
+
+}  // namespace
+
+// NumPy writes these three keys in this order, and so do we.
+detail::NpyHeader detail::read_npy_header(std::string_view file) {
+  constexpr std::size_t kPreamble = 10;
+  if (file.size() < kPreamble || !file.starts_with(std::string_view("\x93NUMPY\x01\x00", 8))) {
+    throw ArgumentError(
+        fmt::format("{} bytes that do not begin as a .npy file of format 1.0 does", file.size()));
+  }
+  const auto size = static_cast<std::size_t>(static_cast<unsigned char>(file[8])) |
+                    static_cast<std::size_t>(static_cast<unsigned char>(file[9])) << 8;
+  if (file.size() - kPreamble < size) {
+    throw ArgumentError(fmt::format("a .npy file of {} bytes, but its header alone has {}",
+                                    file.size(), kPreamble + size));
+  }
+  const std::string dict(file.substr(kPreamble, size));
+  char type[4] = {};
+  long long shape[3] = {};
+  int end = 0;
+  std::sscanf(dict.c_str(),
+              "{'descr': '%3[^']', 'fortran_order': False, 'shape': (%18lld, %18lld, %18lld), }%n",
+              type, &shape[0], &shape[1], &shape[2], &end);
+  const std::optional<IdType> known = type_of(type);
+  if (end == 0 || !known) {
+    throw ArgumentError(fmt::format(
+        "a .npy header {}; it must be of a C-ordered array of little-endian uint8, uint16, int16, "
+        "int32 or int64 with the shape (tokens, num_layers, top_k)",
+        dict.substr(0, 120)));
+  }
+  return {*known, {shape[0], shape[1], shape[2]}, file.substr(kPreamble + size)};
+}
+
+Routes from_npy(std::string_view file, const ModelShape& shape, std::int64_t start) {
+  const detail::NpyHeader header = detail::read_npy_header(file);
+  check_shape(header, shape);
+  const std::int64_t tokens = header.shape[0];
+  if (start < 0 || start > std::numeric_limits<std::int64_t>::max() - tokens) {
+    throw ArgumentError(fmt::format("{} rows from position {}", tokens, start));
+  }
+  Routes routes(shape, {start, start + tokens});
+  switch (header.type) {
+    case IdType::uint8:
+      narrow<std::uint8_t>(header.data, routes);
+      break;
+    case IdType::uint16:
+      narrow<std::uint16_t>(header.data, routes);
+      break;
+    case IdType::int16:
+      narrow<std::int16_t>(header.data, routes);
+      break;
+    case IdType::int32:
+      narrow<std::int32_t>(header.data, routes);
+      break;
+    case IdType::int64:
+      narrow<std::int64_t>(header.data, routes);
+      break;
+  }
+  return routes;
+}
+
+}  // namespace moetap

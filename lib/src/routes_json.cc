@@ -1,0 +1,124 @@
+#include <moetap/error.h>
+#include <moetap/routes_json.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <iterator>
+
+#include "npy_header.h"
+
+namespace moetap {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr RowState kNotPresent[] = {RowState::missing, RowState::stale, RowState::clobbered,
+                                    RowState::unverified};
+
+std::string not_present(const Routes& routes) {
+  std::string text;
+  const auto states = routes.states();
+  for (std::size_t i = 0; i < states.size();) {
+    std::size_t end = i + 1;
+    while (end < states.size() && states[end] == states[i]) ++end;
+    if (states[i] != RowState::present) {
+      const std::int64_t start = routes.range().start;
+      fmt::format_to(std::back_inserter(text), "{}[{}, {}, \"{}\"]", text.empty() ? "" : ", ",
+                     start + static_cast<std::int64_t>(i), start + static_cast<std::int64_t>(end),
+                     row_state_name(states[i]));
+    }
+    i = end;
+  }
+  return text;
+}
+
+Json parse(std::string_view text) {
+  Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded() || !json.is_object()) {
+    throw ArgumentError(
+        fmt::format("{} characters of routes that are no JSON object", text.size()));
+  }
+  return json;
+}
+
+template <class Type>
+Type member(const Json& json, const char* name) {
+  try {
+    return json.at(name).get<Type>();
+  } catch (const Json::exception&) {
+    throw ArgumentError(fmt::format(
+        "routes whose \"{}\" is {}; see to_json()", name,
+        json.contains(name) ? json[name].dump().substr(0, 80) : std::string("not there")));
+  }
+}
+
+RowState state_named(const std::string& name) {
+  const auto* found = std::ranges::find(kNotPresent, name, row_state_name);
+  if (found != std::end(kNotPresent)) return *found;
+  throw ArgumentError(fmt::format("routes with rows that are \"{}\"", name));
+}
+
+// Says why rows have no ids.
+void note_reasons(const Json& runs, Routes& routes) {
+  for (const Json& run : runs) {
+    if (!run.is_array() || run.size() != 3 || !run[0].is_number_integer() ||
+        !run[1].is_number_integer() || !run[2].is_string()) {
+      throw ArgumentError(fmt::format("routes with \"not_present\": {}", run.dump().substr(0, 80)));
+    }
+    const RowState state = state_named(run[2].get<std::string>());
+    const TokenRange rows{run[0].get<std::int64_t>(), run[1].get<std::int64_t>()};
+    const TokenRange all = routes.range();
+    if (rows.start < all.start || rows.end > all.end || rows.start > rows.end) {
+      throw ArgumentError(fmt::format("routes of [{}, {}) with \"not_present\": [{}, {})",
+                                      all.start, all.end, rows.start, rows.end));
+    }
+    for (std::int64_t p = rows.start; p < rows.end; ++p) {
+      RowState& known = routes.states()[static_cast<std::size_t>(p - all.start)];
+      if (known != RowState::missing) {
+        throw ArgumentError(
+            fmt::format("routes whose row {} has ids, but is \"{}\"", p, row_state_name(state)));
+      }
+      known = state;
+    }
+  }
+}
+
+}  // namespace
+
+std::string to_json(const Routes& routes, IdType type) {
+  const std::string rows = not_present(routes);
+  return fmt::format(
+      R"({{"start": {}, "end": {}, "dtype": "{}", "shape": [{}, {}, {}], "npy": "{}"{}}})",
+      routes.range().start, routes.range().end, id_type_name(type), routes.range().size(),
+      routes.shape().num_layers(), routes.shape().top_k(), to_npy_base64(routes, type),
+      rows.empty() ? "" : fmt::format(R"(, "not_present": [{}])", rows));
+}
+
+Routes from_json(std::string_view text, const ModelShape& shape) {
+  const Json json = parse(text);
+  const auto start = member<std::int64_t>(json, "start");
+  const auto end = member<std::int64_t>(json, "end");
+  const auto dtype = member<std::string>(json, "dtype");
+  const auto dimensions = member<std::vector<std::int64_t>>(json, "shape");
+  const std::vector<std::byte> file = base64_decode(member<std::string>(json, "npy"));
+  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
+
+  Routes routes = from_npy(bytes, shape, start);
+  const std::vector<std::int64_t> found{routes.range().size(), shape.num_layers(), shape.top_k()};
+  if (routes.range().end != end || dimensions != found) {
+    throw ArgumentError(
+        fmt::format("routes that say [{}, {}) with \"shape\" {}, but hold the rows [{}, {})", start,
+                    end, json["shape"].dump(), routes.range().start, routes.range().end));
+  }
+  if (const auto type = id_type_name(detail::read_npy_header(bytes).type); type != dtype) {
+    throw ArgumentError(
+        fmt::format("routes whose \"dtype\" is \"{}\", but which hold {}", dtype, type));
+  }
+  if (json.contains("not_present"))
+    note_reasons(member<Json::array_t>(json, "not_present"), routes);
+  return routes;
+}
+
+}  // namespace moetap

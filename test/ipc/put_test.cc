@@ -1,0 +1,234 @@
+// Rows that the scheduler puts into a worker's buffer: when blocks move, or come from elsewhere
+// (H8).
+#include <moetap/error.h>
+#include <moetap/ledger.h>
+#include <moetap/readers.h>
+#include <moetap/shm_writer.h>
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "../lib/throws.h"
+#include "shm_test.h"
+#include "slot_buffer.h"
+#include "step_records.h"
+
+namespace moetap {
+namespace {
+
+using test::ChildProcess;
+using test::expect_throw;
+using test::kPatience;
+using test::read;
+using test::rows_of;
+using test::Signal;
+using test::state_of;
+
+using Slots = std::vector<Slot>;
+
+enum class Way { shm, device };
+
+// The worker's end of either transport, with rows as rows_of() makes them.
+class Worker {
+ public:
+  Worker(Way way, const Endpoint& endpoint) : endpoint_(endpoint) {
+    if (way == Way::shm) {
+      shm_ = std::make_unique<ShmWriter>(endpoint);
+    } else {
+      ring_ = std::make_unique<ChannelProducer>(endpoint);
+    }
+  }
+
+  void publish(Step step, const Slots& slots) {
+    const auto rows = rows_of(endpoint_.shape, step, slots);
+    if (shm_) return shm_->publish(step, slots, rows);
+    StepRecordView record = test::write_record(ring_->acquire(), endpoint_.shape, step, slots);
+    std::ranges::copy(rows, record.rows.begin());
+    ring_->commit(test::describe(Descriptor::Kind::step, step, slots.size()));
+  }
+
+ private:
+  Endpoint endpoint_;
+  std::unique_ptr<ShmWriter> shm_;
+  std::unique_ptr<ChannelProducer> ring_;
+};
+
+class PutTest : public test::ShmTest, public testing::WithParamInterface<Way> {
+ protected:
+  std::unique_ptr<SlotReadTransport> make_reader() const {
+    return GetParam() == Way::shm ? make_shm_reader(endpoint) : make_device_reader(endpoint);
+  }
+  void expect_rows(SlotReadTransport& reader, const Slots& at, StepWindow window, Step step,
+                   const Slots& of) const {
+    const auto got = read(reader, at, window);
+    for (const RowState state : got.states) EXPECT_EQ(state, RowState::present);
+    EXPECT_EQ(got.rows, rows_of(endpoint.shape, step, of));
+  }
+};
+
+TEST_P(PutTest, RowsAreOfTheStepThatTheyArePutUnder) {
+  Worker worker(GetParam(), endpoint);
+  worker.publish(1, {10, 11});
+  const auto reader = make_reader();
+  reader->wait_for(1, kPatience);
+  const Slots slots{12, 11, ~Slot{10}, 40};
+  reader->put(2, slots, rows_of(endpoint.shape, 77, slots));
+  expect_rows(*reader, {12, 11, 40}, {2, 2}, 77, {12, 11, 40});
+  EXPECT_EQ(state_of(*reader, 11, {1, 1}), RowState::clobbered);
+  EXPECT_EQ(state_of(*reader, 10), RowState::missing);
+  EXPECT_EQ(reader->last_step(), 1u);
+}
+
+TEST_P(PutTest, RowsOfLaterStepsStay) {
+  Worker worker(GetParam(), endpoint);
+  worker.publish(5, {10});
+  const auto reader = make_reader();
+  reader->wait_for(5, kPatience);
+  const Slots slots{10, 11};
+  reader->put(4, slots, rows_of(endpoint.shape, 77, slots));
+  expect_rows(*reader, {10}, {5, 5}, 5, {10});
+  expect_rows(*reader, {11}, {4, 4}, 77, {11});
+  const Slots none{~Slot{10}};
+  reader->put(4, none, rows_of(endpoint.shape, 77, none));
+  expect_rows(*reader, {10}, {5, 5}, 5, {10});
+}
+
+TEST_P(PutTest, TheWorkerGoesOnAfterwards) {
+  Worker worker(GetParam(), endpoint);
+  const auto reader = make_reader();
+  reader->put(1, Slots{7}, rows_of(endpoint.shape, 1, Slots{7}));
+  worker.publish(2, {7, 8});
+  reader->wait_for(2, kPatience);
+  expect_rows(*reader, {7, 8}, {2, 2}, 2, {7, 8});
+}
+
+TEST_P(PutTest, RefusesWhatItCannotPutAndChangesNothing) {
+  Worker worker(GetParam(), endpoint);
+  worker.publish(1, {1, 2});
+  const auto reader = make_reader();
+  reader->wait_for(1, kPatience);
+  const auto rows = [&](const Slots& slots) { return rows_of(endpoint.shape, 77, slots); };
+  const auto put = [&](Step step, const Slots& slots) { reader->put(step, slots, rows(slots)); };
+  expect_throw<RangeError>([&] { put(2, {1, 64}); }, {"slot 64", "64 slots"});
+  expect_throw<RangeError>([&] { put(2, {1, ~Slot{64}}); }, {"slot 64"});
+  expect_throw<ArgumentError>([&] { put(2, {1, 2, 1}); }, {"slot 1", "twice"});
+  expect_throw<ArgumentError>([&] { put(2, {1, ~Slot{1}}); }, {"slot 1", "twice"});
+  expect_throw<ArgumentError>([&] { put(0, {1}); }, {"0 is no step"});
+  expect_throw<ArgumentError>([&] { put(~Step{0}, {1}); }, {"no step"});
+  expect_throw<ArgumentError>([&] { reader->put(2, Slots{1, 2}, rows({1})); }, {"2 slots"});
+  expect_rows(*reader, {1, 2}, {1, 1}, 1, {1, 2});
+}
+
+// More than the lock is held for at a time.
+TEST_P(PutTest, PutsManyRowsAtOnce) {
+  endpoint.shape = ModelShape::uniform(300, 8, 1000);  // uint16, 4800 bytes a row
+  endpoint.num_slots = 1000;
+  Worker worker(GetParam(), endpoint);
+  const auto reader = make_reader();
+  Slots slots;
+  for (Slot slot = 999; slot >= 0; --slot) slots.push_back(slot);
+  reader->put(3, slots, rows_of(endpoint.shape, 9, slots));
+  expect_rows(*reader, slots, {3, 3}, 9, slots);
+}
+
+// The whole story: a worker in another process, and a scheduler whose ledger says what to do.
+TEST_P(PutTest, ALedgersRequestsReadTheirRowsThroughHitsAndMoves) {
+  Signal go;
+  Signal done;
+  ChildProcess process([&] {
+    Worker worker(GetParam(), endpoint);
+    worker.publish(1, {4, 5, 6, 7, 8, 9});  // request 1: blocks 1 and 2
+    worker.publish(2, {10, 12});            // goes on; request 2 hit block 1 and has block 3
+    go.wait();
+    worker.publish(4, {35, 13});  // request 1's second block has moved to 8
+    done.wait();
+  });
+  Ledger ledger(16, 4);
+  Reader reader(make_reader());
+  const std::vector<BlockId> one{1, 2};
+  const std::vector<BlockId> two{1, 3};
+  ledger.admit({.request = 1, .num_tokens = 6, .placement = {one, 0}});
+  ledger.schedule(1, 1, {0, 6});
+  ledger.admit({.request = 2, .num_tokens = 5, .placement = {two, 4}});
+  ledger.schedule(2, 1, {6, 7});
+  ledger.schedule(2, 2, {4, 5});
+  const std::vector<BlockMove> moves{{2, 8}};
+  EXPECT_EQ(move_rows(reader, ledger.move(3, moves), kPatience), 3u);
+  go.raise();
+  ledger.schedule(4, 1, {7, 8});
+  ledger.schedule(4, 2, {5, 6});
+  const Routes first = read_rows(reader, ledger.finish(1, 9), kPatience);
+  const Routes second = read_rows(reader, ledger.finish(2, 7), kPatience);
+  done.raise();
+  EXPECT_EQ(process.join(), 0);
+
+  const auto expected = [&](std::vector<std::pair<Step, Slots>> parts) {
+    std::vector<std::byte> rows;
+    for (const auto& [step, slots] : parts) {
+      const auto part = rows_of(endpoint.shape, step, slots);
+      rows.insert(rows.end(), part.begin(), part.end());
+    }
+    return rows;
+  };
+  const auto bytes = [](const Routes& routes) {
+    routes.require_present();
+    return std::vector<std::byte>(routes.bytes().begin(), routes.bytes().end());
+  };
+  EXPECT_EQ(bytes(first), expected({{1, {4, 5, 6, 7, 8, 9}}, {2, {10}}, {4, {35}}}));
+  EXPECT_EQ(bytes(second), expected({{1, {4, 5, 6, 7}}, {2, {12}}, {4, {13}}}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, PutTest, testing::Values(Way::shm, Way::device),
+                         [](const auto& info) {
+                           return info.param == Way::shm ? "shm" : "device";
+                         });
+
+// Else scatter() would take the mark for a slot that comes twice.
+TEST(PutIn, ReplacesARowThatADeadWriterLeftHalfWritten) {
+  constexpr std::int64_t kSlots = 8;
+  alignas(64) std::byte memory[1024] = {};
+  SlotBuffer buffer(memory, kSlots, 4, 8);
+  auto* stamps = reinterpret_cast<Step*>(memory);
+  stamps[3] = kWriting;  // of a writer that died
+  const std::vector<std::byte> rows(4, std::byte{7});
+  buffer.put_in(2, Slots{3}, rows);
+  EXPECT_EQ(stamps[3], 2u);
+  buffer.scatter(3, Slots{3}, rows);
+  EXPECT_EQ(stamps[3], 3u);
+}
+
+using ShmPutTest = test::ShmTest;
+
+TEST_F(ShmPutTest, OtherReadersOfTheBufferSeeThem) {
+  ShmWriter writer(endpoint);
+  const auto rows = rows_of(endpoint.shape, 9, Slots{5});
+  ChildProcess scheduler([&] { make_shm_reader(endpoint)->put(2, Slots{5}, rows); });
+  ASSERT_EQ(scheduler.join(), 0);
+  const auto got = read(*make_shm_reader(endpoint), Slots{5}, {2, 2});
+  EXPECT_EQ(got.states[0], RowState::present);
+  EXPECT_EQ(got.rows, rows);
+}
+
+TEST_F(ShmPutTest, TheWireLayoutHasNoStampsButTheRows) {
+  endpoint.layout = ShmLayout::wire;
+  ShmWriter writer(endpoint);
+  writer.publish(1, Slots{1, 2}, rows_of(endpoint.shape, 1, Slots{1, 2}));
+  const auto reader = make_shm_reader(endpoint);
+  const Slots slots{2, 3, ~Slot{1}};
+  reader->put(2, slots, rows_of(endpoint.shape, 77, slots));
+  const auto got = read(*reader, Slots{2, 3});
+  EXPECT_EQ(got.states[0], RowState::unverified);
+  EXPECT_EQ(got.rows, rows_of(endpoint.shape, 77, Slots{2, 3}));
+  EXPECT_EQ(state_of(*reader, 1), RowState::missing);
+  expect_throw<ArgumentError>(
+      [&] {
+        reader->put(2, Slots{2, 2}, rows_of(endpoint.shape, 77, Slots{2, 2}));
+      },
+      {"slot 2", "twice"});
+}
+
+}  // namespace
+}  // namespace moetap
