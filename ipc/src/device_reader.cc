@@ -1,10 +1,14 @@
 // The scheduler's end of the device transport: moves each step's rows from the ring into a slot
 // buffer of its own, in the calls of the scheduler's one thread, so that no lock is needed.
 #include <moetap/error.h>
+#include <moetap/lease.h>
 #include <moetap/readers.h>
 #include <moetap/step_record.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,13 +35,21 @@ class DeviceReader final : public SlotReadTransport {
   std::int64_t num_slots() const override { return stream_.endpoint().num_slots; }
 
   Step last_step() override {
-    while (stream_.next([this](const auto& item) { take_in(item); })) {
+    while (leases_.size() == 0 && stream_.next([this](const auto& item) { take_in(item); })) {
     }
     return stream_.outcomes().last();
   }
 
   void wait_for(Step step, Milliseconds limit) override {
-    stream_.until_step(step, limit, [this](const auto& item) { take_in(item); });
+    const auto deadline = deadline_after(limit);
+    if (stream_.outcomes().last() < step && !leases_.wait_until_back(deadline)) {
+      throw TimeoutError(fmt::format(
+          "waited {} ms for step {} of {}, which is not read while rows are lent: {}. detach() "
+          "views before the next step is needed",
+          limit.count(), step, stream_.name(), leases_.describe()));
+    }
+    const auto left = std::chrono::ceil<Milliseconds>(deadline - std::chrono::steady_clock::now());
+    stream_.until_step(step, left, [this](const auto& item) { take_in(item); });
   }
 
   // What earlier calls of wait_for() and last_step() took in; a step that still waits in the ring
@@ -48,7 +60,21 @@ class DeviceReader final : public SlotReadTransport {
     buffer_.gather(slots, windows, rows, states);
   }
 
+  std::optional<Lease> lend(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                            std::span<const std::byte*> rows, std::span<RowState> states,
+                            const std::string& holder) override {
+    check_read(buffer_.limits(), slots, windows.size(), rows.size() * buffer_.limits().row_bytes,
+               states.size());
+    Lease lease = leases_.lend(holder);
+    buffer_.point_at(slots, windows, rows, states);
+    return lease;
+  }
+
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+    if (leases_.size() > 0) {
+      throw StateError(fmt::format("put() while rows are lent: {}. detach() views before rows move",
+                                   leases_.describe()));
+    }
     check_put(buffer_.limits(), step, slots, rows.size());
     buffer_.put_in(step, slots, rows);
   }
@@ -65,6 +91,7 @@ class DeviceReader final : public SlotReadTransport {
   StepReport report_{};
   std::vector<std::uint64_t> captured_;
   std::vector<Slot> slots_;
+  LeaseBook leases_;
 };
 
 void DeviceReader::take_in(const RecordStream::Item& item) {

@@ -170,4 +170,12 @@ bool SlotBuffer::look_up(std::span<const Slot> slots, std::span<const StepWindow
   return all_present;
 }
 
+void SlotBuffer::point_at(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                          std::span<const std::byte*> rows, std::span<RowState> states) const {
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    states[i] = state_of(stamps_[slots[i]], windows[windows.size() == 1 ? 0 : i]);
+    rows[i] = states[i] == RowState::present ? row(slots[i]) : nullptr;
+  }
+}
+
 }  // namespace moetap

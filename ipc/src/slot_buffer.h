@@ -32,6 +32,10 @@ class SlotBuffer {
   // then. A process that dies in the middle leaves rows that are missing, never torn ones.
   void scatter(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
+  // See SlotReadTransport::lend, as copy_out().
+  void point_at(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                std::span<const std::byte*> rows, std::span<RowState> states) const;
+
   // See SlotReadTransport::put, for who has called check_put(). Leaves no mark that a later
   // scatter() would trip over, since another process than scatter()'s may die in the middle.
   void put_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);

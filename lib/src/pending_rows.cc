@@ -33,7 +33,7 @@ void PendingRows::take_early(std::span<const BlockId> blocks, Milliseconds limit
   if (wanted.empty()) return;
   for (auto& [request, pending] : pending_) {
     const auto is_wanted = [&](BlockId block) { return wanted.contains(block); };
-    if (pending.taken || std::ranges::none_of(pending.plan.blocks, is_wanted)) continue;
+    if (std::ranges::none_of(pending.plan.blocks, is_wanted)) continue;  // or taken already
     pending.taken = read_rows(reader_, pending.plan, limit);
     pending.hold = Hold();
     pending.plan = RowPlan();

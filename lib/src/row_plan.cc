@@ -2,6 +2,8 @@
 #include <moetap/row_plan.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 namespace moetap {
 namespace {
@@ -37,6 +39,26 @@ Routes read_rows(Reader& reader, const RowPlan& plan) {
 Routes read_rows(Reader& reader, const RowPlan& plan, Milliseconds limit) {
   wait_for_outcome(reader, plan.last_step, limit);
   return read_rows(reader, plan);
+}
+
+RoutesView view_rows(Reader& reader, const RowPlan& plan, const std::string& holder,
+                     Milliseconds limit) {
+  wait_for_outcome(reader, plan.last_step, limit);
+  const auto size = static_cast<std::size_t>(plan.range.size());
+  const std::size_t count = plan.slots.size();
+  std::vector<const std::byte*> rows(size, nullptr);
+  std::vector<RowState> states(size, RowState::missing);
+  std::optional<Lease> lease = reader.lend(plan.slots, plan.windows, std::span(rows).first(count),
+                                           std::span(states).first(count), holder);
+  if (!lease) return RoutesView(read_rows(reader, plan));
+  for (const auto& [positions, state] : plan.verdicts) {
+    const auto first = static_cast<std::size_t>(positions.start - plan.range.start);
+    const auto size_of_run = static_cast<std::size_t>(positions.size());
+    std::ranges::fill(std::span(states).subspan(first, size_of_run), state);
+    std::ranges::fill(std::span(rows).subspan(first, size_of_run), nullptr);
+  }
+  return RoutesView(reader.shape(), plan.range, std::move(rows), std::move(states),
+                    std::move(*lease));
 }
 
 std::size_t move_rows(Reader& reader, const MovePlan& plan, Milliseconds limit) {

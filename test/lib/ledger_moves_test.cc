@@ -83,6 +83,14 @@ TEST_F(LedgerMoves, WhoHadTheDestinationHasLostIt) {
   EXPECT_EQ(read(ledger.finish(2, 5)), "clobbered clobbered clobbered clobbered");
 }
 
+TEST_F(LedgerMoves, WhoHadLostABlockBeforeItMovedDoesNotFollow) {  // H11
+  admit(2, 4, {2});                                                // while request 1 still has it
+  compute(2, 2, {2}, {0, 4});
+  move_rows(reader, ledger.move(3, Moves{{2, 5}}), kNow);
+  EXPECT_EQ(read(ledger.finish(1, 7)), "P1 P1 P1 P1 clobbered clobbered");
+  EXPECT_EQ(read(ledger.finish(2, 5)), "P2 P2 P2 P2");
+}
+
 TEST_F(LedgerMoves, NothingIsLeftWhereTheBlockWas) {  // H9
   move_rows(reader, ledger.move(2, Moves{{1, 3}}), kNow);
   admit(2, 5, {1, 4}, 4);  // a cache that did not follow

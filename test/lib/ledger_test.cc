@@ -434,6 +434,18 @@ TEST_F(LedgerRefuses, WritesToSharedBlocks) {  // H9
   ledger.abort(2);
 }
 
+TEST_F(LedgerRefuses, StepsThatAreNone) {
+  for (const Step step : {Step{0}, Step{1} << 63, ~Step{0}}) {
+    expect_throw<ArgumentError>([&] { ledger.schedule(step, 1, {6, 7}); }, {"steps are 1 to"});
+    expect_throw<ArgumentError>([&] { ledger.fill(step, 1, {6, 7}); }, {"steps are 1 to"});
+    expect_throw<ArgumentError>(
+        [&] {
+          ledger.move(step, std::vector<BlockMove>{{1, 3}});
+        },
+        {"steps are 1 to"});
+  }
+}
+
 TEST_F(LedgerRefuses, RequestsThatAreNotThere) {
   for (const auto& call : std::vector<std::function<void()>>{
            [&] {

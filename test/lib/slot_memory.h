@@ -74,6 +74,18 @@ class SlotMemory final : public SlotReadTransport {
       std::memcpy(rows.data() + i * sizeof number, &number, sizeof number);
     }
   }
+  std::optional<Lease> lend(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                            std::span<const std::byte*> rows, std::span<RowState> states,
+                            const std::string& holder) override {
+    if (!lends) return std::nullopt;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const auto slot = static_cast<std::size_t>(slots[i]);
+      states[i] = row_state(stamps_.at(slot), windows[windows.size() == 1 ? 0 : i]);
+      rows[i] = states[i] == RowState::present ? reinterpret_cast<const std::byte*>(&rows_[slot])
+                                               : nullptr;
+    }
+    return leases.lend(holder);
+  }
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const auto slot = static_cast<std::size_t>(slots[i] < 0 ? ~slots[i] : slots[i]);
@@ -85,6 +97,8 @@ class SlotMemory final : public SlotReadTransport {
 
   int reads = 0;
   bool unstamped = false;  // as the wire-compatible layout
+  bool lends = false;
+  LeaseBook leases;
 
  private:
   ModelShape shape_ = number_shape();

@@ -36,6 +36,13 @@ class Reader {
     transport_->read(slots, windows, rows, states);
   }
 
+  // See SlotReadTransport::lend.
+  std::optional<Lease> lend(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                            std::span<const std::byte*> rows, std::span<RowState> states,
+                            const std::string& holder) {
+    return transport_->lend(slots, windows, rows, states, holder);
+  }
+
   // See SlotReadTransport::put.
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
     transport_->put(step, slots, rows);

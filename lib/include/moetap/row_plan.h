@@ -3,12 +3,14 @@
 // was overwritten meanwhile says so, since each is read with the very step that wrote it.
 #pragma once
 
+#include <moetap/lease.h>
 #include <moetap/reader.h>
 #include <moetap/routes.h>
 #include <moetap/types.h>
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace moetap {
@@ -53,6 +55,11 @@ Routes read_rows(Reader& reader, const RowPlan& plan, Milliseconds limit);
 // As above without waiting, for layouts that have no steps, or who knows that the step is there.
 // Rows that have not arrived are missing or stale.
 Routes read_rows(Reader& reader, const RowPlan& plan);
+
+// As the first, without a copy where the transport can lend its rows: then it takes in no steps
+// while the view is not detached, and `holder` is who it names for that (H25).
+RoutesView view_rows(Reader& reader, const RowPlan& plan, const std::string& holder,
+                     Milliseconds limit);
 
 // Moves the rows that are there and returns how many they are; the others are missing in their new
 // place. All are read before the first is written, so that blocks may trade places. TimeoutError as

@@ -1,13 +1,16 @@
 // The interface that both transports implement, one class for each end.
 #pragma once
 
+#include <moetap/lease.h>
 #include <moetap/shape.h>
 #include <moetap/step.h>
 #include <moetap/types.h>
 
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <span>
+#include <string>
 
 namespace moetap {
 
@@ -78,12 +81,23 @@ class SlotReadTransport : public ReadTransport {
   virtual void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
                     std::span<std::byte> rows, std::span<RowState> states) = 0;
 
+  // As read(), but leaves the rows where they are: rows[i] points at the row of slots[i], or is
+  // null if that is not present. While the lease is out nothing changes there, so that no step is
+  // taken in and a put() is a StateError. Null from transports whose rows others write, which is
+  // to say: read() them.
+  virtual std::optional<Lease> lend(std::span<const Slot> /*slots*/,
+                                    std::span<const StepWindow> /*windows*/,
+                                    std::span<const std::byte*> /*rows*/,
+                                    std::span<RowState> /*states*/, const std::string& /*holder*/) {
+    return std::nullopt;
+  }
+
   // Makes rows[i] the row of slots[i], as if it had been written in `step`: a number of its own,
   // that no forward pass has, so that a reader with an older window cannot take the row for
   // another. One whose slot is given as ~slot becomes missing. A slot that has a row of a later
-  // step keeps that (not where there are no stamps), so that a late put does no harm. RangeError for a slot outside
-  // [0, num_slots), ArgumentError for a slot that comes twice, step 0 or sizes that do not fit, all
-  // before anything is changed.
+  // step keeps that (not where there are no stamps), so that a late put does no harm. RangeError
+  // for a slot outside [0, num_slots), ArgumentError for a slot that comes twice, step 0 or sizes
+  // that do not fit, all before anything is changed.
   virtual void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) = 0;
 };
 
