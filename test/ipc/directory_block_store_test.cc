@@ -1,4 +1,5 @@
 #include <moetap/directory_block_store.h>
+#include <moetap/offload.h>
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <iterator>
 
 #include "../lib/block_store_cases.h"
+#include "../lib/slot_memory.h"
 #include "../lib/throws.h"
 #include "child_process.h"
 
@@ -110,6 +112,34 @@ TEST_F(DirectoryBlockStoreTest, OnlyItsUserMayReadIt) {
   put(*open(), 1);
   EXPECT_EQ(fs::status(only_file()).permissions(), fs::perms::owner_read | fs::perms::owner_write);
   EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_all);
+}
+
+// One engine computes a prefix, another loads its KV blocks from where both keep them.
+TEST_F(DirectoryBlockStoreTest, APrefixHitInAnotherProcessFindsItsRows) {  // H9
+  const std::vector<BlockId> blocks{1, 2};
+  const std::vector<BlockKey> keys{key_of(1), key_of(2)};
+  const Milliseconds now(0);
+  ChildProcess other([&] {
+    Ledger ledger(4, 4);
+    auto* memory = new test::SlotMemory(ledger.num_slots());
+    Reader reader{std::unique_ptr<SlotReadTransport>(memory)};
+    const auto store = open();
+    ledger.admit({.request = 1, .num_tokens = 8, .placement = {blocks, 0}});
+    ledger.schedule(1, 1, {0, 8});
+    std::vector<std::pair<Slot, std::uint32_t>> rows;
+    for (Slot slot = 4; slot < 12; ++slot) rows.emplace_back(slot, 1000u + slot);
+    memory->publish(1, rows);
+    EXPECT_TRUE(store_block(*store, keys[0], ledger, reader, 1, now));
+    EXPECT_TRUE(store_block(*store, keys[1], ledger, reader, 2, now));
+  });
+  ASSERT_EQ(other.join(), 0);
+  Ledger ledger(4, 4);
+  Reader reader(std::make_unique<test::SlotMemory>(ledger.num_slots()));
+  ledger.admit({.request = 1, .num_tokens = 9, .placement = {std::vector<BlockId>{3, 0, 1}, 0}});
+  EXPECT_EQ(load_blocks(*open(), keys, ledger, reader, 1, 1, 0, now), 2);
+  const Routes routes = read_rows(reader, ledger.finish(1, 9), now);
+  routes.require_present();
+  for (std::int64_t p = 0; p < 8; ++p) EXPECT_EQ(test::number_at(routes, p), 1004u + p);
 }
 
 // --- how much there is

@@ -41,7 +41,8 @@ struct MovePlan {
   Step last_step = 0;  // as in RowPlan; also of what may still be written to `to`
 };
 
-// Rows that come from elsewhere into `slots`, and are of `step` from then on.
+// Rows that come from elsewhere into `slots`, and are of `step` from then on. Whoever has no row
+// for a slot stores it as ~slot: the row is missing.
 struct FillPlan {
   Step step = 0;
   std::vector<Slot> slots;

@@ -1,0 +1,56 @@
+#include <moetap/error.h>
+#include <moetap/offload.h>
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace moetap {
+namespace {
+
+void check_store(const BlockStore& store, const Ledger& ledger, const Reader& reader) {
+  const BlockStoreOptions& options = store.options();
+  if (options.shape == reader.shape() && options.block_size == ledger.block_size()) return;
+  throw ArgumentError(fmt::format(
+      "a block store of {} rows a block of {} for a ledger of {} a block and a reader of {}",
+      options.block_size, options.shape.to_string(), ledger.block_size(),
+      reader.shape().to_string()));
+}
+
+}  // namespace
+
+bool store_block(BlockStore& store, const BlockKey& key, const Ledger& ledger, Reader& reader,
+                 BlockId block, Milliseconds limit) {
+  check_store(store, ledger, reader);
+  const Routes routes = read_rows(reader, ledger.block_rows(block), limit);
+  return routes.all_present() && store.put(key, routes.bytes()) != BlockStore::Put::full;
+}
+
+std::int64_t load_blocks(BlockStore& store, std::span<const BlockKey> keys, Ledger& ledger,
+                         Reader& reader, Step step, std::uint64_t request, std::int64_t position,
+                         Milliseconds limit) {
+  check_store(store, ledger, reader);
+  const auto size = static_cast<std::size_t>(ledger.block_size());
+  if (position % ledger.block_size() != 0) {
+    throw ArgumentError(fmt::format("blocks of {} that are loaded from position {} on",
+                                    ledger.block_size(), position));
+  }
+  const std::int64_t tokens = static_cast<std::int64_t>(keys.size()) * ledger.block_size();
+  FillPlan plan = ledger.fill(step, request, {position, position + tokens});
+  if (plan.slots.empty()) return 0;
+
+  const std::size_t block_bytes = store.options().block_bytes();
+  std::vector<std::byte> rows(keys.size() * block_bytes);
+  std::int64_t found = 0;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (store.get(keys[i], std::span(rows).subspan(i * block_bytes, block_bytes))) {
+      ++found;
+    } else {
+      for (Slot& slot : std::span(plan.slots).subspan(i * size, size)) slot = ~slot;
+    }
+  }
+  fill_rows(reader, plan, rows, limit);
+  return found;
+}
+
+}  // namespace moetap
