@@ -65,6 +65,7 @@ class DeviceReader final : public SlotReadTransport {
                             const std::string& holder) override {
     check_read(buffer_.limits(), slots, windows.size(), rows.size() * buffer_.limits().row_bytes,
                states.size());
+    check_arrived(windows, stream_.outcomes().last());
     Lease lease = leases_.lend(holder);
     buffer_.point_at(slots, windows, rows, states);
     return lease;

@@ -89,7 +89,8 @@ void check_read(const SlotLimits& limits, std::span<const Slot> slots, std::size
 void check_arrived(std::span<const StepWindow> windows, Step last_step) {
   Step latest = 0;
   for (const StepWindow& window : windows) {
-    if (window.last != StepWindow{}.last) latest = std::max(latest, window.last);
+    const bool open = window.last == StepWindow{}.last;
+    if (!open && window.first < window.last) latest = std::max(latest, window.last);
   }
   if (latest <= last_step) return;
   throw StateError(fmt::format(

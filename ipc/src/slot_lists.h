@@ -49,7 +49,7 @@ void check_read(const SlotLimits& limits, std::span<const Slot> slots, std::size
 
 // StateError for a window that ends with a step after `last_step`, the last whose outcome is known:
 // that step may rewrite a row that looks present until it arrives. An open end asks for no more
-// than what has arrived.
+// than what has arrived, and a window of one step for that step's row alone, present or not.
 void check_arrived(std::span<const StepWindow> windows, Step last_step);
 
 }  // namespace moetap

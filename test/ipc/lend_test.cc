@@ -93,6 +93,12 @@ TEST_F(LendTest, NothingIsPutWhereRowsAreLent) {
   reader->put(2, Slots{3}, row);
 }
 
+TEST_F(LendTest, RefusesToLookAheadOfTheLastStep) {  // H17
+  send(1, {3});
+  reader->wait_for(1, Milliseconds(0));
+  expect_throw<StateError>([&] { lend({3}, {1, 2}); }, {"up to step 2"});
+}
+
 TEST_F(LendTest, RefusesSlotsThatItDoesNotHave) {
   expect_throw<RangeError>([&] { lend({64}); }, {"slot 64"});
   std::vector<const std::byte*> rows(1);

@@ -82,6 +82,18 @@ TEST_P(PutTest, RowsAreOfTheStepThatTheyArePutUnder) {
   EXPECT_EQ(reader->last_step(), 1u);
 }
 
+// A plan has the step of each row as its window, whether it has come or, as a put's, never will.
+TEST_P(PutTest, AWindowOfOneStepMayBeAheadOfTheLast) {  // H17
+  Worker worker(GetParam(), endpoint);
+  worker.publish(1, {10});
+  const auto reader = make_reader();
+  reader->wait_for(1, kPatience);
+  EXPECT_EQ(state_of(*reader, 10, {2, 2}), RowState::stale);
+  reader->put(3, Slots{10}, rows_of(endpoint.shape, 9, Slots{10}));
+  EXPECT_EQ(state_of(*reader, 10, {3, 3}), RowState::present);
+  expect_throw<StateError>([&] { state_of(*reader, 10, {2, 3}); }, {"up to step 3"});
+}
+
 TEST_P(PutTest, RowsOfLaterStepsStay) {
   Worker worker(GetParam(), endpoint);
   worker.publish(5, {10});

@@ -76,8 +76,8 @@ class SlotReadTransport : public ReadTransport {
   // Gathers rows[i] = the row of slots[i] with its state. `windows` has one element for all or one
   // a slot. rows: slots.size() * shape().row_bytes() bytes of narrow ids. The bytes of a row that
   // is not present are 0xFF. RangeError for a slot outside [0, num_slots), ArgumentError for sizes
-  // that do not fit, StateError for a window that ends with a step which has not arrived yet (it may
-  // rewrite a row that still looks present: wait_for it first), all before anything is written.
+  // that do not fit, StateError for a window of several steps whose last has not arrived yet (it
+  // may rewrite a row that still looks present: wait_for it first), all before anything is written.
   virtual void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
                     std::span<std::byte> rows, std::span<RowState> states) = 0;
 
