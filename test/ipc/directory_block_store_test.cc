@@ -1,6 +1,7 @@
 #include <moetap/directory_block_store.h>
 #include <moetap/offload.h>
 
+#include <boost/crc.hpp>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -252,7 +253,19 @@ TEST_F(DirectoryBlockStoreTest, AFileOfAnotherLengthIsNeverData) {
 TEST_F(DirectoryBlockStoreTest, ADamagedBlockCanBeStoredAgain) {
   const auto store = open();
   put(*store, 1);
-  write(only_file(), contents(only_file()).substr(0, 50));
+  const fs::path file = only_file();
+  const std::string good = contents(file);
+  for (std::size_t size = 8; size < good.size(); ++size) {  // from the magic on it is ours
+    write(file, good.substr(0, size));
+    EXPECT_EQ(put(*store, 1), Put::stored) << size << " bytes";
+    EXPECT_TRUE(has(*store, 1));
+  }
+  // Short, but with the checksum of what is there.
+  const std::string body = "short";
+  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
+  crc.process_bytes(body.data(), body.size());
+  const auto sum = static_cast<std::uint32_t>(crc.checksum());
+  write(file, good.substr(0, 12) + std::string(reinterpret_cast<const char*>(&sum), 4) + body);
   EXPECT_EQ(put(*store, 1), Put::stored);
   EXPECT_TRUE(has(*store, 1));
 }
