@@ -49,8 +49,8 @@ bool narrow_row(const From* from, std::size_t count, int num_experts, To* to) {
         continue;
       }
     }
-    if (from[i] < 0 ||
-        static_cast<std::uint64_t>(from[i]) >= static_cast<std::uint64_t>(num_experts)) {
+    // A negative one becomes a large one.
+    if (static_cast<std::uint64_t>(from[i]) >= static_cast<std::uint64_t>(num_experts)) {
       throw RangeError(
           fmt::format("expert id {} of a model with {} experts", from[i], num_experts));
     }

@@ -98,7 +98,8 @@ TEST(RoutesJson, RefusesOtherText) {
   refuse("\"start\": 5", "\"start\": \"5\"", {"\"start\"", "5"});
   refuse("\"start\": 5", "\"start\": 4", {"[4, 9)", "[4, 8)"});
   refuse("\"start\": 5", "\"start\": -1", {"position -1"});
-  refuse("\"start\": 5", "\"start\": 9223372036854775807", {"9223372036854775807"});
+  refuse("\"start\": 5", "\"start\": 9223372036854775807",
+         {"4 rows from position 9223372036854775807"});
   refuse("\"end\": 9", "\"end\": 10", {"[5, 10)", "[5, 9)"});
   refuse("int16", "int32", {"int32", "int16"});
   refuse("[4, 3, 2]", "[4, 2, 3]", {"[4,2,3]"});
@@ -123,6 +124,7 @@ TEST(RoutesJson, RefusesReasonsThatDoNotFit) {
   refuse("[[7, 6, \"stale\"]]", {"[7, 6)"});
   refuse("[[6, 7, \"present\"]]", {"\"present\""});
   refuse("[[6, 7]]", {"[6,7]"});
+  refuse("[[6, 7, \"stale\", 1]]", {"[6,7,\"stale\",1]"});
   refuse("[[6, \"7\", \"stale\"]]", {"not_present"});
   refuse("7", {"not_present", "7"});
 }
