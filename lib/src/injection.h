@@ -1,0 +1,27 @@
+// Guards that a test can switch off, and points at which it can stop the process. Nothing of either
+// is in a normal build: only the tests' own build of the library (test/injection) has them.
+#pragma once
+
+#if defined(MOETAP_INJECTION)
+
+#include <string_view>
+
+namespace moetap::injection {
+
+// Whether the guard of this name is switched off.
+bool is_off(std::string_view guard);
+// Execution has come to this point.
+void reach(std::string_view point) noexcept;
+
+}  // namespace moetap::injection
+
+// As a condition: if (!MOETAP_OFF("H14 full ring") && full) wait();
+#define MOETAP_OFF(guard) (::moetap::injection::is_off(guard))
+#define MOETAP_POINT(point) (::moetap::injection::reach(point))
+
+#else
+
+#define MOETAP_OFF(guard) false
+#define MOETAP_POINT(point) static_cast<void>(0)
+
+#endif
