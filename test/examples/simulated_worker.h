@@ -47,6 +47,13 @@ class SlotRowsReader : public moetap::SlotReadTransport {
       std::memcpy(&rows[i * shape().row_bytes()], source_.row(slots[i]), shape().row_bytes());
     }
   }
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const Slot slot = slots[i] < 0 ? ~slots[i] : slots[i];
+      source_.stamps.at(static_cast<std::size_t>(slot)) = slots[i] < 0 ? 0 : step;
+      std::memcpy(source_.row(slot), &rows[i * shape().row_bytes()], shape().row_bytes());
+    }
+  }
 
  private:
   SlotRows& source_;
