@@ -53,6 +53,21 @@ void check_requests(const StepInfo& step) {
   }
 }
 
+void check_wanted(const StepInfo& step) {
+  if (!step.wanted) return;
+  std::int64_t free = 0;  // the first token that no earlier range can have had
+  for (const TokenRange range : *step.wanted) {
+    if (range.start < free || range.end <= range.start || range.end > step.num_tokens) {
+      throw ArgumentError(
+          fmt::format("step {} wants the rows of tokens [{}, {}); ranges must not be empty, lie "
+                      "within [{}, {}) "
+                      "(the end of the range before it, num_tokens) and ascend: sort and join them",
+                      step.step, range.start, range.end, free, step.num_tokens));
+    }
+    free = range.end;
+  }
+}
+
 // The sum over all ranks, and over those before this one.
 struct DpTokens {
   std::int64_t total = 0;
@@ -140,6 +155,7 @@ void Capturer::begin_step(const StepInfo& step, Stream& stream) {
   }
   check_padded(padded, transport_->max_tokens());
   check_requests(step);
+  check_wanted(step);
   const bool concatenated = options_.layout == RankLayout::concatenated;
   const DpTokens dp =
       concatenated || !step.dp_tokens.empty() ? sum_dp_tokens(step, options_) : DpTokens{};
@@ -148,6 +164,7 @@ void Capturer::begin_step(const StepInfo& step, Stream& stream) {
   phase_ = Phase::step;
   last_step_ = step.step;
   num_tokens_ = step.num_tokens;
+  nothing_wanted_ = step.wanted && step.wanted->empty();
   padded_tokens_ = padded;
   dp_total_ = dp.total;
 }
@@ -251,6 +268,10 @@ void Capturer::capture(int model_layer, const TopkIds& topk_ids, Stream& stream)
 
 void Capturer::publish(const Slot* slot_mapping, Stream& stream) {
   if (phase_ != Phase::step) throw StateError("publish() without begin_step()");
+  if (nothing_wanted_) {
+    phase_ = Phase::idle;
+    return;
+  }
   if (slot_mapping == nullptr && num_tokens_ > 0) {
     throw ArgumentError(fmt::format(
         "slot_mapping is null, but step {} has {} tokens; publish it with the anchor group's slots",

@@ -305,6 +305,43 @@ TEST_F(CapturerTest, RequestsMustCoverTheTokens) {
   EXPECT_NO_THROW(begin({{7, 0, 3}, {8, 5, 1}}));
 }
 
+TEST_F(CapturerTest, WantedTokensMustBeRangesOfTheStepInOrder) {
+  make(RankLayout::local);
+  const auto begin = [&](std::vector<TokenRange> wanted) {
+    capturer->begin_step({.step = 1, .num_tokens = 8, .padded_tokens = 12, .wanted = wanted},
+                         stream);
+  };
+  const auto refused = [&](const std::vector<TokenRange>& wanted, std::string_view range,
+                           std::string_view limits) {
+    expect_throw<ArgumentError>([&] { begin(wanted); }, {"step 1", range, limits, "sort and join"});
+    EXPECT_TRUE(transport->steps.empty());
+  };
+  refused({{-1, 3}}, "[-1, 3)", "[0, 8)");
+  refused({{0, 3}, {3, 9}}, "[3, 9)", "[3, 8)");
+  refused({{8, 9}}, "[8, 9)", "[0, 8)");  // padding is nobody's (H2)
+  refused({{4, 4}}, "[4, 4)", "[0, 8)");
+  refused({{4, 3}}, "[4, 3)", "[0, 8)");
+  refused({{0, 3}, {2, 4}}, "[2, 4)", "[3, 8)");
+  refused({{4, 6}, {0, 2}}, "[0, 2)", "[6, 8)");
+  EXPECT_NO_THROW(begin({{0, 3}, {3, 4}, {6, 8}}));
+}
+
+TEST_F(CapturerTest, StepOfWhichNothingIsWantedIsNotPublished) {
+  make(RankLayout::local);
+  const std::span<const TokenRange> none;
+  capturer->begin_step({.step = 1, .num_tokens = 4, .wanted = none}, stream);
+  for (const int layer : {3, 5, 6}) capturer->capture(layer, ids(4), stream);
+  transport->busy = true;
+  EXPECT_NO_THROW(capturer->publish(nullptr, stream));
+  expect_throw<StateError>([&] { capturer->publish(slots.data(), stream); }, {"begin_step()"});
+  EXPECT_EQ(transport->captures.size(), 3u);  // whose addresses graphs hold
+  transport->busy = false;
+  capturer->begin_step({.step = 2, .num_tokens = 4}, stream);
+  capturer->publish(slots.data(), stream);
+  EXPECT_EQ(transport->steps, (std::vector<Step>{1, 2}));
+  EXPECT_EQ(transport->published, 1);
+}
+
 TEST_F(CapturerTest, StepWithoutTokensIsLegal) {
   make(RankLayout::local).begin_step({.step = 1}, stream);
   capturer->capture(3, {nullptr, IdType::int32, 0, 2, 2}, stream);

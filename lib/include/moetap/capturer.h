@@ -50,8 +50,8 @@ class Capturer {
 
   // Opens a step. RangeError if it has more tokens (with padding) than the device cache, StateError
   // if layers are unbound, a step is open, or its number is not above the last one; ArgumentError
-  // for token counts that contradict each other. After an exception no step is open, and the same
-  // number may be tried again.
+  // for token counts, requests or wanted tokens that contradict each other. After an exception no
+  // step is open, and the same number may be tried again.
   void begin_step(const StepInfo& step, Stream& stream);
 
   // Declares that capture() calls up to end_graph() are recorded into a graph of this many (padded)
@@ -69,7 +69,8 @@ class Capturer {
 
   // Closes the step; see CaptureTransport::publish. StepFailed of this very step closes it too. Any
   // other exception (an earlier step's failure, a time limit) leaves it open, since its rows would
-  // stay unaccounted for: publish it again.
+  // stay unaccounted for: publish it again. A step of which nothing is wanted is only closed;
+  // slot_mapping may be null.
   void publish(const Slot* slot_mapping, Stream& stream);
 
   void finalize(Step step, Milliseconds limit) { transport_->finalize(step, limit); }
@@ -89,6 +90,7 @@ class Capturer {
   Phase phase_ = Phase::idle;
   Step last_step_ = 0;
   std::int64_t num_tokens_ = 0;     // of the open step; 0 in a graph
+  bool nothing_wanted_ = false;     // of the open step
   std::int64_t padded_tokens_ = 0;  // of the open step or graph
   std::int64_t dp_total_ = 0;       // sum(dp_tokens) of the open step
 };

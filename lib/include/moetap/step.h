@@ -4,6 +4,7 @@
 #include <moetap/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace moetap {
@@ -41,6 +42,16 @@ struct StepInfo {
   std::span<const std::int64_t> dp_tokens{};  // concatenated layout: real tokens of each rank
   std::span<const RequestSpan> requests{};    // the tokens in order; only a per-request host cache
                                               // needs them
+  // Tokens whose rows somebody wants: ascending, disjoint, non-empty ranges of [0, num_tokens).
+  // Other tokens' rows are neither copied nor stored, and their slots keep the rows and stamps they
+  // had. So a token that was wanted must be wanted again when it is computed again in the same
+  // block, which is so if requests ask as a whole or from a position on. All tokens are captured
+  // alike: an id that is no expert's fails the step whoever's it is. nullopt: all are wanted.
+  //
+  // An empty list: nobody wants anything. publish() then closes the step and does nothing else: it
+  // has no outcome (a layer that was not captured goes unnoticed, with no row for it to be missing
+  // from), finalize() does not wait for it, and the reader never hears of it.
+  std::optional<std::span<const TokenRange>> wanted{};
 };
 
 // Why a request's rows are no longer needed by the worker.

@@ -19,7 +19,8 @@ class Stream;  // a device's queue of ordered work: <moetap/device.h>
 using Milliseconds = std::chrono::milliseconds;
 
 // The worker's end. One thread at a time. The Capturer has already checked its arguments against
-// shape() and max_tokens(), and calls in the order begin_step, capture …, publish.
+// shape() and max_tokens(), and calls in the order begin_step, capture …, publish; a step of which
+// nothing is wanted is not published.
 class CaptureTransport {
  public:
   virtual ~CaptureTransport() = default;
@@ -49,7 +50,8 @@ class CaptureTransport {
   // Returns when every published step up to `step` is visible to the reader. TimeoutError.
   virtual void finalize(Step step, Milliseconds limit) = 0;
 
-  // The engine no longer runs this request. Matters only where rows are kept per request.
+  // The engine no longer runs this request. Matters only where rows are kept per request; one that
+  // finished without that a published step wanted a token of it hands over nothing.
   virtual void end_request(std::uint64_t request, RequestEnd how) = 0;
 };
 
@@ -64,7 +66,9 @@ class ReadTransport {
   virtual Step last_step() = 0;
 
   // Returns when last_step() >= step. StepFailed if that very step failed; TimeoutError; OwnedError
-  // is never thrown here: a worker that died is a TimeoutError that says so.
+  // is never thrown here: a worker that died is a TimeoutError that says so. A step of which
+  // nothing was wanted never comes, a later one stands for it: wait for steps that one's own rows
+  // are of.
   virtual void wait_for(Step step, Milliseconds limit) = 0;
 };
 
@@ -106,7 +110,8 @@ class RequestReadTransport : public ReadTransport {
  public:
   // Moves out the rows of a finished request's positions [range.start, range.end); positions that
   // the worker never computed (prefix hits) are missing. Waits until the request has arrived.
-  // TimeoutError; a request that was taken already is a StateError.
+  // TimeoutError, also for a request of which no published step wanted a token: it hands over
+  // nothing. One that was taken already is a StateError.
   virtual void take(std::uint64_t request, TokenRange range, std::span<std::byte> rows,
                     std::span<RowState> states, Milliseconds limit) = 0;
 };
