@@ -17,6 +17,8 @@
 #include <thread>
 #include <utility>
 
+#include "fork_guard.h"
+
 namespace moetap {
 namespace {
 
@@ -28,8 +30,9 @@ using Clock = std::chrono::steady_clock;
 constexpr microseconds kFirstPause{10};
 constexpr microseconds kLongestPause{250};
 
-int open_lock_file(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+int open_lock_file(const std::filesystem::path& path, FileLock::Open how) {
+  const int create = how == FileLock::Open::or_create ? O_CREAT : 0;
+  const int fd = ::open(path.c_str(), O_RDWR | create | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd >= 0) return fd;
   const int error = errno;
   if (error == ELOOP || error == EISDIR) {
@@ -62,9 +65,13 @@ pid_t parse_holder(const std::string& line, const std::string& file) {
 
 }  // namespace
 
-FileLock::FileLock(const std::filesystem::path& path) : path_(path), fd_(open_lock_file(path)) {
+FileLock::FileLock(const std::filesystem::path& path, Open how)
+    : path_(path), fd_(open_lock_file(path, how)) {
   struct stat status {};
-  if (fstat(fd_, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid()) return;
+  if (fstat(fd_, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid()) {
+    guard_from_children(fd_);
+    return;
+  }
   close(fd_);
   throw MismatchError(
       fmt::format("lock file {} is no regular file, or belongs to another user than {}: remove it, "
@@ -83,7 +90,9 @@ FileLock& FileLock::operator=(FileLock&& other) noexcept {
 }
 
 FileLock::~FileLock() {
-  if (fd_ >= 0) close(fd_);
+  if (fd_ < 0) return;
+  forget_guard(fd_);
+  close(fd_);
 }
 
 bool FileLock::take(int operation) {

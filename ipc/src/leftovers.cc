@@ -1,60 +1,159 @@
 #include "leftovers.h"
 
+#include <moetap/segments.h>
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <optional>
 #include <system_error>
+#include <utility>
 
+#include "../../lib/src/injection.h"
 #include "claim.h"
+#include "fork_guard.h"
+#include "names.h"
+#include "native_layout.h"
+#include "ring.h"
 
 namespace moetap {
 namespace {
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
+namespace fs = std::filesystem;
 
- private:
-  int fd_;
+// shm_open follows no link, and sets close-on-exec.
+GuardedDescriptor open_shared(const std::string& name, int mode) {
+  return GuardedDescriptor(shm_open(name.c_str(), mode, 0));
+}
+
+bool ours(const struct stat& status) {
+  return S_ISREG(status.st_mode) && status.st_uid == geteuid();
+}
+
+// Read, not mapped: a segment that shrinks meanwhile must not be the end of this process.
+template <class T>
+std::optional<T> read_at(int fd, std::size_t offset) {
+  T value;
+  if (pread(fd, &value, sizeof value, static_cast<off_t>(offset)) != sizeof value) return {};
+  return value;
+}
+
+SegmentInfo::Kind kind_of(const std::string& name, int fd) {
+  if (name.starts_with(kWirePrefix)) return SegmentInfo::Kind::wire;
+  const auto magic = read_at<std::uint64_t>(fd, 0);  // at the start of each control block
+  if (magic == kShmMagic) return SegmentInfo::Kind::shm;
+  if (magic == kRingMagic) return SegmentInfo::Kind::ring;
+  return SegmentInfo::Kind::other;
+}
+
+struct StoredPath {
+  char text[sizeof(ShmControl::lock_path)];
 };
 
-void remove_if_left(const std::string& name) {
-  const Descriptor file(shm_open(name.c_str(), O_RDWR, 0));
+// The path in the control block, which is there before the file is. Nothing but a file of the
+// segment's own name is believed, so that no other can be removed for what a segment says.
+fs::path stored_lock_file(const std::string& name, int fd) {
+  const auto magic = read_at<std::uint64_t>(fd, 0);
+  if (magic != kShmMagic && magic != 0) return {};
+  const auto stored = read_at<StoredPath>(fd, offsetof(ShmControl, lock_path));
+  if (!stored || std::memchr(stored->text, '\0', sizeof stored->text) == nullptr) return {};
+  fs::path path(stored->text);
+  if (!path.is_absolute() || path.filename() != lock_file_name(name.substr(1))) return {};
+  return path;
+}
+
+// Nothing if it is gone by now.
+std::optional<SegmentInfo> describe(const std::string& name) {
+  SegmentInfo info{.name = name};
   struct stat status {};
-  if (file.get() < 0 || fstat(file.get(), &status) != 0) return;
-  if (!S_ISREG(status.st_mode) || status.st_uid != geteuid()) return;
-  // An owner claims its segment before it gives it a size.
-  if (status.st_size == 0) return;
-  if (!try_claim_unnamed(file.get(), Role::owner, name)) return;
-  if (leads_to(name, file.get())) shm_unlink(name.c_str());
+  const GuardedDescriptor file = open_shared(name, O_RDWR);
+  if (file.get() < 0 ? lstat(("/dev/shm" + name).c_str(), &status) != 0
+                     : fstat(file.get(), &status) != 0) {
+    return std::nullopt;
+  }
+  info.user = status.st_uid;
+  info.bytes = static_cast<std::uint64_t>(status.st_size);
+  if (file.get() < 0 || !ours(status)) return info;
+  info.kind = kind_of(name, file.get());
+  info.owner_pid = claimant(file.get(), Role::owner);
+  info.reader_pid = claimant(file.get(), Role::peer);
+  info.lock_file = stored_lock_file(name, file.get());
+  if (info.owner_pid != 0) {
+    info.owner = SegmentInfo::Owner::alive;
+  } else if (info.kind != SegmentInfo::Kind::wire) {
+    info.owner = SegmentInfo::Owner::dead;
+  }
+  return info;
+}
+
+template <class Use>
+void for_each_name(Use&& use) {
+  std::error_code error;
+  fs::directory_iterator entry("/dev/shm", error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    use("/" + entry->path().filename().string());
+  }
 }
 
 }  // namespace
 
+bool same_file(int a, int b) {
+  struct stat of_a {};
+  struct stat of_b {};
+  return fstat(a, &of_a) == 0 && fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
+         of_a.st_ino == of_b.st_ino;
+}
+
 bool leads_to(const std::string& name, int fd) {
-  const Descriptor now(shm_open(name.c_str(), O_RDONLY, 0));
-  struct stat a {};
-  struct stat b {};
-  return now.get() >= 0 && fstat(fd, &a) == 0 && fstat(now.get(), &b) == 0 &&
-         a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+  const GuardedDescriptor now = open_shared(name, O_RDONLY);
+  return now.get() >= 0 && same_file(now.get(), fd);
+}
+
+void remove_lock_file(const std::string& name, int fd) {
+  const fs::path path = stored_lock_file(name, fd);
+  struct stat status {};
+  if (path.empty() || lstat(path.c_str(), &status) != 0 || !ours(status)) return;
+  // No identity yet: its owner died between the two.
+  const auto file = read_at<FileLock::File>(fd, offsetof(ShmControl, lock_file));
+  const bool is_it =
+      file && (*file == FileLock::File{} || *file == FileLock::File{status.st_dev, status.st_ino});
+  if (is_it) unlink(path.c_str());
+}
+
+bool reclaim(const std::string& name) {
+  if (!name.starts_with(kOurPrefix)) return false;
+  const GuardedDescriptor file = open_shared(name, O_RDWR);
+  struct stat status {};
+  if (file.get() < 0 || fstat(file.get(), &status) != 0 || !ours(status)) return false;
+  // An empty one too: who has just made it for itself finds that it lost its name, and starts
+  // again.
+  if (!try_claim_unnamed(file.get(), Role::owner, name)) return false;
+  MOETAP_POINT("reclaim claimed");
+  if (!leads_to(name, file.get())) return false;
+  remove_lock_file(name, file.get());
+  MOETAP_POINT("reclaim lock file removed");
+  const bool removed = shm_unlink(name.c_str()) == 0;
+  MOETAP_POINT("reclaim unlinked");
+  return removed;
 }
 
 void remove_leftovers() {
-  std::error_code error;
-  std::filesystem::directory_iterator entry("/dev/shm", error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const std::string name = "/" + entry->path().filename().string();
-    if (name.starts_with(kOurPrefix)) remove_if_left(name);
-  }
+  for_each_name([](const std::string& name) { reclaim(name); });
+}
+
+std::vector<SegmentInfo> find_segments() {
+  std::vector<SegmentInfo> found;
+  for_each_name([&](const std::string& name) {
+    if (!name.starts_with(kOurPrefix) && !name.starts_with(kWirePrefix)) return;
+    if (auto info = describe(name)) found.push_back(std::move(*info));
+  });
+  std::ranges::sort(found, {}, &SegmentInfo::name);
+  return found;
 }
 
 }  // namespace moetap

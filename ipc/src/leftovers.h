@@ -8,13 +8,19 @@ namespace moetap {
 // Every name of moetap's own layouts begins with this. (A wire-compatible buffer may be a vLLM
 // process's, which claims nothing, so nobody can tell whether it is in use.)
 inline constexpr const char* kOurPrefix = "/moetap_";
+inline constexpr const char* kWirePrefix = "/vllm_routed_experts_buffer_";
+
+bool same_file(int a, int b);
 
 // Whether the name still leads to what `fd` refers to.
 bool leads_to(const std::string& name, int fd);
 
-// Unlinks the segments of this user whose names begin with kOurPrefix and that no living process
-// owns: where each start has a new instance name, nobody else ever would. Whoever still maps one
-// keeps it.
+// Removes the lock file that the native buffer `fd`, of this name, says that it has, if any. Only
+// for who holds the claim on it: so long nobody makes another of that name.
+void remove_lock_file(const std::string& name, int fd);
+
+// reclaim()s every segment of ours: where each start has a new instance name, nobody else ever
+// would.
 void remove_leftovers();
 
 }  // namespace moetap

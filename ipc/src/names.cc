@@ -59,13 +59,14 @@ std::string ring_name(const Endpoint& endpoint) {
 }
 
 fs::path lock_path(const Endpoint& endpoint) {
-  const auto file = [&](const char* prefix) {
-    return fmt::format("{}_{}_{}.lock", prefix, endpoint.instance, endpoint.dp_rank);
-  };
-  if (endpoint.layout == ShmLayout::wire)
-    return temporary_directory() / file("vllm_routed_experts");
-  return runtime_directory() / file("moetap");
+  if (endpoint.layout == ShmLayout::wire) {
+    return temporary_directory() /
+           fmt::format("vllm_routed_experts_{}_{}.lock", endpoint.instance, endpoint.dp_rank);
+  }
+  return runtime_directory() / lock_file_name(buffer_name(endpoint).substr(1));
 }
+
+std::string lock_file_name(std::string_view buffer) { return fmt::format("{}.lock", buffer); }
 
 fs::path temporary_directory() {
   for (const char* variable : {"TMPDIR", "TEMP", "TMP"}) {

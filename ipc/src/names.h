@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace moetap {
 
@@ -16,6 +17,9 @@ std::string ring_name(const Endpoint& endpoint);
 // of this user's, else in a private directory (made here, mode 0700) below the directory for
 // temporary files; MismatchError if that is there and not private. Wire layout: where vLLM has it.
 std::filesystem::path lock_path(const Endpoint& endpoint);
+
+// The file's name for a native buffer, given that buffer's without the '/'.
+std::string lock_file_name(std::string_view buffer);
 
 // As Python's tempfile.gettempdir(): the first of $TMPDIR, $TEMP, $TMP, /tmp, /var/tmp, /usr/tmp
 // and the working directory that one can write to. SystemError if none.

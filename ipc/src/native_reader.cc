@@ -5,10 +5,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <exception>
+#include <string>
 #include <thread>
+#include <utility>
 
+#include "../../lib/src/injection.h"
 #include "names.h"
 #include "native_layout.h"
 #include "shm_ends.h"
@@ -21,25 +26,63 @@ using Clock = std::chrono::steady_clock;
 // How often a waiting reader looks whether the worker lives.
 constexpr std::chrono::milliseconds kLook{20};
 
+struct Worker {
+  Segment segment;
+  FileLock lock;
+};
+
+const ShmControl& control_of(const Segment& segment) {
+  return *reinterpret_cast<const ShmControl*>(segment.bytes().data());
+}
+
+std::string stored_lock_path(const Segment& segment) {
+  const char* path = control_of(segment).lock_path;
+  const std::size_t length = strnlen(path, sizeof(ShmControl::lock_path));
+  if (length == 0 || length == sizeof(ShmControl::lock_path)) {
+    throw MismatchError(
+        fmt::format("{} names no lock file: is it of this version of moetap?", segment.name()));
+  }
+  return {path, length};
+}
+
+// Never made here: a file that its worker has removed is not to come back.
+FileLock open_lock(const Segment& segment) {
+  const std::string path = stored_lock_path(segment);
+  try {
+    FileLock lock(path, FileLock::Open::existing);
+    if (lock.file() == control_of(segment).lock_file) return lock;
+  } catch (const SystemError& error) {
+    if (error.code().value() != ENOENT) throw;
+  }
+  throw MismatchError(
+      fmt::format("lock file {} is not the one that the worker, process {}, locks: let both "
+                  "processes see one directory there (XDG_RUNTIME_DIR or TMPDIR; containers: a "
+                  "shared mount), and let nobody remove the file",
+                  path, segment.owner_pid()));
+}
+
+Worker find_worker(Endpoint endpoint) {
+  const auto deadline = deadline_after(endpoint.limit);
+  for (;;) {
+    Segment segment =
+        attach(buffer_name(endpoint), native_bytes(endpoint), endpoint, kShmMagic, kShmVersion);
+    MOETAP_POINT("attach opened");
+    try {
+      FileLock lock = open_lock(segment);
+      MOETAP_POINT("attach locked");
+      return {std::move(segment), std::move(lock)};
+    } catch (const std::exception&) {
+      // A worker's lock file goes when it does; the next worker has one of its own.
+      if (segment.owner_alive()) throw;
+    }
+    endpoint.limit =
+        std::max(Milliseconds(0), std::chrono::ceil<Milliseconds>(deadline - Clock::now()));
+  }
+}
+
 class NativeReader : public SlotReadTransport {
  public:
-  explicit NativeReader(const Endpoint& endpoint)
-      : shape_(endpoint.shape),
-        limit_(endpoint.limit),
-        segment_(attach(buffer_name(endpoint), native_bytes(endpoint), endpoint, kShmMagic,
-                        kShmVersion)),
-        worker_(segment_.owner_pid()),
-        control_(reinterpret_cast<ShmControl*>(segment_.bytes().data())),
-        lock_(stored_lock_path()),
-        buffer_(segment_.bytes().subspan(sizeof(ShmControl)), endpoint.num_slots,
-                shape_.row_bytes(), 0) {
-    if (lock_.file() == control_->lock_file) return;
-    throw MismatchError(
-        fmt::format("lock file {} is not the one that the worker, process {}, locks: let both "
-                    "processes see one directory there (XDG_RUNTIME_DIR or TMPDIR; containers: a "
-                    "shared mount), and let nobody remove the file",
-                    lock_.path().string(), worker_));
-  }
+  explicit NativeReader(const Endpoint& endpoint) : NativeReader(endpoint, find_worker(endpoint)) {}
 
   const ModelShape& shape() const override { return shape_; }
   std::int64_t num_slots() const override { return buffer_.limits().num_slots; }
@@ -85,15 +128,15 @@ class NativeReader : public SlotReadTransport {
   }
 
  private:
-  std::string stored_lock_path() const {
-    const char* path = control_->lock_path;
-    const std::size_t length = strnlen(path, sizeof control_->lock_path);
-    if (length == 0 || length == sizeof control_->lock_path) {
-      throw MismatchError(
-          fmt::format("{} names no lock file: is it of this version of moetap?", segment_.name()));
-    }
-    return {path, length};
-  }
+  NativeReader(const Endpoint& endpoint, Worker worker)
+      : shape_(endpoint.shape),
+        limit_(endpoint.limit),
+        segment_(std::move(worker.segment)),
+        worker_(segment_.owner_pid()),
+        control_(reinterpret_cast<ShmControl*>(segment_.bytes().data())),
+        lock_(std::move(worker.lock)),
+        buffer_(segment_.bytes().subspan(sizeof(ShmControl)), endpoint.num_slots,
+                shape_.row_bytes(), 0) {}
 
   // flock is not fair: a reader that takes the lock again at once would keep out a writer that
   // polls for it.

@@ -3,13 +3,13 @@
 #include <moetap/segment.h>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <new>
 
+#include "../../lib/src/injection.h"
 #include "names.h"
 #include "native_layout.h"
 #include "shm_ends.h"
@@ -22,24 +22,21 @@ class NativeSink : public ShmSink {
   explicit NativeSink(const Endpoint& endpoint)
       : limit_(endpoint.limit),
         segment_(Segment::create(buffer_name(endpoint), native_bytes(endpoint))),
-        lock_(lock_path(endpoint)),
         control_(new (segment_.bytes().data()) ShmControl),
+        lock_(store(lock_path(endpoint))),
         buffer_(segment_.bytes().subspan(sizeof(ShmControl)), endpoint.num_slots,
                 endpoint.shape.row_bytes(), endpoint.max_tokens) {
-    const std::string path = lock_.path().string();
-    if (path.size() >= sizeof control_->lock_path) {
-      throw ArgumentError(fmt::format("lock file {} has a path of {} bytes, at most {} are allowed",
-                                      path, path.size(), sizeof control_->lock_path - 1));
-    }
-    std::ranges::copy(path, control_->lock_path);
+    MOETAP_POINT("create lock file");
     control_->lock_file = lock_.file();
     control_->head.publish(endpoint, kShmMagic, kShmVersion);
+    MOETAP_POINT("create published");
   }
 
   // While the segment still is ours nobody else can be about to use a lock file of this name.
   ~NativeSink() override {
     std::error_code ignored;
-    if (segment_.owner_pid() == getpid()) std::filesystem::remove(lock_.path(), ignored);
+    if (segment_.is_owner()) std::filesystem::remove(lock_.path(), ignored);
+    MOETAP_POINT("close lock file removed");
   }
 
   void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
@@ -60,6 +57,18 @@ class NativeSink : public ShmSink {
   }
 
  private:
+  // The path, once it is in the control block: whoever finds this process dead then removes the
+  // file, at whatever point it died.
+  const std::filesystem::path& store(const std::filesystem::path& path) const {
+    const std::string text = path.string();
+    if (text.size() >= sizeof control_->lock_path) {
+      throw ArgumentError(fmt::format("lock file {} has a path of {} bytes, at most {} are allowed",
+                                      text, text.size(), sizeof control_->lock_path - 1));
+    }
+    std::ranges::copy(text, control_->lock_path);
+    return path;
+  }
+
   std::unique_lock<FileLock> hold() {
     std::unique_lock<FileLock> held(lock_, std::try_to_lock);
     if (held) return held;
@@ -88,8 +97,8 @@ class NativeSink : public ShmSink {
 
   Milliseconds limit_;
   Segment segment_;
-  FileLock lock_;
   ShmControl* control_;
+  FileLock lock_;
   SlotBuffer buffer_;
 };
 

@@ -15,13 +15,20 @@
 #include <thread>
 #include <utility>
 
+#include "../../lib/src/injection.h"
 #include "claim.h"
+#include "fork_guard.h"
 #include "leftovers.h"
 
 namespace moetap {
 namespace {
 
 namespace bip = boost::interprocess;
+
+// The sticky bit means nothing to the kernel here, and tells a segment that one of our processes
+// made from one that a vLLM process made.
+constexpr mode_t kMadeByUs = S_ISVTX;
+constexpr mode_t kMode = kMadeByUs | 0600;
 
 // How long a claim may have no name: another process is removing a leftover, which takes it some
 // microseconds.
@@ -56,6 +63,12 @@ void check_ours(int fd, const std::string& name) {
                     "choose another instance name",
                     name, status.st_uid, geteuid()));
   }
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    throw MismatchError(fmt::format(
+        "shared memory {} has mode {:o}, so that others may write to it: see who made it so, then "
+        "remove /dev/shm{} or choose another instance name",
+        name, status.st_mode & 07777, name));
+  }
 }
 
 [[noreturn]] void throw_open_error(const std::string& name, int error) {
@@ -74,7 +87,7 @@ bip::shared_memory_object open_object(Mode mode, const std::string& name) {
     if constexpr (std::is_same_v<Mode, bip::open_only_t>) {
       return {mode, name.c_str(), bip::read_write};
     } else {
-      return {mode, name.c_str(), bip::read_write, bip::permissions(0600)};
+      return {mode, name.c_str(), bip::read_write, bip::permissions(kMode)};
     }
   } catch (const bip::interprocess_exception& error) {
     throw_open_error(name, error.get_native_error());
@@ -126,6 +139,14 @@ void reserve(int fd, const std::string& name, std::size_t bytes) {
                   name, who, pid != 0 ? fmt::format("process {}", pid) : "an unknown process"));
 }
 
+[[noreturn]] void throw_not_made_by_us(const std::string& name, std::size_t found,
+                                       std::size_t bytes) {
+  throw MismatchError(fmt::format(
+      "shared memory {} has {} bytes, {} are needed, and another program made it: give both ends "
+      "the same model and number of slots, or remove /dev/shm{} if that program is gone",
+      name, found, bytes, name));
+}
+
 // OwnedError if a living process has the role.
 void claim(int fd, Role role, const std::string& name, std::string_view who) {
   const auto deadline = std::chrono::steady_clock::now() + kUnnamed;
@@ -158,37 +179,60 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt) {
     segment.name_ = name;
     segment.object_ = open_object(bip::open_or_create, name);
     const int fd = segment.object_.get_mapping_handle().handle;
+    guard_from_children(fd);
+    MOETAP_POINT("create opened");
     check_ours(fd, name);
     claim(fd, Role::owner, name, "owner");
     if (!leads_to(name, fd)) continue;
-    segment.owner_ = getpid();  // from here on ~Segment unlinks
-    const auto found = static_cast<std::size_t>(status_of(fd, name).st_size);
-    // A dead owner's. Not used again, since a reader may still have it mapped.
-    if (found != 0 && !(adopt && found == bytes)) continue;
+    segment.owner_ = getpid();
+    MOETAP_POINT("create claimed");
+    const auto status = status_of(fd, name);
+    const auto found = static_cast<std::size_t>(status.st_size);
+    segment.unlinks_ = !adopt || found == 0 || (status.st_mode & kMadeByUs) != 0;
+    if (found != 0 && !(adopt && found == bytes)) {
+      if (!segment.unlinks_) throw_not_made_by_us(name, found, bytes);
+      // A dead owner's. Not used again, since a reader may still have it mapped.
+      remove_lock_file(name, fd);
+      continue;
+    }
     reserve(fd, name, bytes);
-    segment.region_ = map_whole(segment.object_, name);
-    return segment;
+    MOETAP_POINT("create reserved");
+    if (segment.map()) return segment;
   }
 }
 
 Segment Segment::open(const std::string& name) {
   check_name(name);
-  Segment segment;
-  segment.name_ = name;
-  segment.object_ = open_object(bip::open_only, name);
-  const int fd = segment.object_.get_mapping_handle().handle;
-  check_ours(fd, name);
-  if (status_of(fd, name).st_size == 0) {
-    throw SystemError(ENOENT, fmt::format("shared memory {} is still being created", name));
+  for (;;) {
+    Segment segment;
+    segment.name_ = name;
+    segment.object_ = open_object(bip::open_only, name);
+    const int fd = segment.object_.get_mapping_handle().handle;
+    guard_from_children(fd);
+    check_ours(fd, name);
+    if (status_of(fd, name).st_size == 0) {
+      throw SystemError(ENOENT, fmt::format("shared memory {} is still being created", name));
+    }
+    if (segment.map()) return segment;
   }
-  segment.region_ = map_whole(segment.object_, name);
-  return segment;
+}
+
+// From a description of its own: a mapping keeps its description, and so the locks of that, and a
+// forked child has the mapping too. False if the name leads elsewhere by now.
+bool Segment::map() {
+  const auto object = open_object(bip::open_only, name_);
+  if (!same_file(object.get_mapping_handle().handle, object_.get_mapping_handle().handle)) {
+    return false;
+  }
+  region_ = map_whole(object, name_);
+  return true;
 }
 
 Segment::Segment(Segment&& other) noexcept
     : name_(std::move(other.name_)),
       owner_(std::exchange(other.owner_, 0)),
       peer_(std::exchange(other.peer_, 0)),
+      unlinks_(std::exchange(other.unlinks_, false)),
       object_(std::move(other.object_)),
       region_(std::move(other.region_)) {}
 
@@ -197,25 +241,32 @@ Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(name_, moved.name_);
   std::swap(owner_, moved.owner_);
   std::swap(peer_, moved.peer_);
+  std::swap(unlinks_, moved.unlinks_);
   object_.swap(moved.object_);
   region_.swap(moved.region_);
   return *this;
 }
 
 Segment::~Segment() {
+  const int fd = object_.get_mapping_handle().handle;
   // Before the descriptor closes and with it the claim ends: until then nobody else may have made
   // a new segment of this name.
-  if (owner_ != 0 && owner_ == getpid() && leads_to(name_, object_.get_mapping_handle().handle)) {
+  if (is_owner() && unlinks_ && leads_to(name_, fd)) {
+    MOETAP_POINT("close");
     shm_unlink(name_.c_str());
+    MOETAP_POINT("close unlinked");
   }
+  forget_guard(fd);
 }
 
 std::span<std::byte> Segment::bytes() const {
   return {static_cast<std::byte*>(region_.get_address()), region_.get_size()};
 }
 
+bool Segment::is_owner() const { return owner_ != 0 && owner_ == getpid(); }
+
 pid_t Segment::owner_pid() const {
-  return owner_ != 0 ? owner_ : claimant(object_.get_mapping_handle().handle, Role::owner);
+  return is_owner() ? owner_ : claimant(object_.get_mapping_handle().handle, Role::owner);
 }
 
 void Segment::claim_peer() {
@@ -224,7 +275,9 @@ void Segment::claim_peer() {
 }
 
 pid_t Segment::peer_pid() const {
-  return peer_ != 0 ? peer_ : claimant(object_.get_mapping_handle().handle, Role::peer);
+  return peer_ != 0 && peer_ == getpid()
+             ? peer_
+             : claimant(object_.get_mapping_handle().handle, Role::peer);
 }
 
 }  // namespace moetap

@@ -194,18 +194,47 @@ TEST_F(WireTest, EachAccessExcludesPythons) {
   EXPECT_EQ(python.ask("try"), "free");
 }
 
-TEST_F(WireTest, ABufferOfAnotherSizeIsMadeAnewWhenItsOwnerIsGone) {
+TEST_F(WireTest, ADeadWorkersBufferOfAnotherSizeIsMadeAnew) {
   Endpoint other = endpoint;
   other.num_slots = 32;
-  {
-    PythonPeer python(other);
-    EXPECT_EQ(python.ask("size"), std::to_string(32 * 6 * 4));
-    python.kill();
-  }
+  ChildProcess dead([&] {
+    const ShmWriter writer(other);
+    _exit(0);
+  });
+  ASSERT_EQ(dead.join(), 0);
+  EXPECT_EQ(std::filesystem::file_size(file()), 32u * 6 * 4);
   ShmWriter writer(endpoint);
   EXPECT_EQ(std::filesystem::file_size(file()), 64u * 6 * 4);
   EXPECT_THROW(ShmWriter{other}, OwnedError);
   EXPECT_EQ(std::filesystem::file_size(file()), 64u * 6 * 4);
+}
+
+TEST_F(WireTest, WhatPythonMadeStaysWhenAWriterGoesAndIsNotReplaced) {
+  PythonPeer python(endpoint);
+  { const ShmWriter writer(endpoint); }
+  ASSERT_TRUE(std::filesystem::exists(file()));
+  {
+    ShmWriter writer(endpoint);
+    publish(writer, 1, {5});
+  }
+  EXPECT_EQ(python.row(5), ids_of(1, 5));
+  Endpoint other = endpoint;
+  other.num_slots = 32;
+  const std::string message = message_of<MismatchError>([&] { ShmWriter{other}; });
+  EXPECT_TRUE(contains(message, std::to_string(64 * 6 * 4))) << message;
+  EXPECT_TRUE(contains(message, std::to_string(32 * 6 * 4))) << message;
+  EXPECT_TRUE(std::filesystem::exists(file()));
+}
+
+TEST_F(WireTest, H23WhatADeadWorkerMadeGoesWithTheNext) {
+  ChildProcess dead([&] {
+    const ShmWriter writer(endpoint);
+    _exit(0);
+  });
+  ASSERT_EQ(dead.join(), 0);
+  ASSERT_TRUE(std::filesystem::exists(file()));
+  { const ShmWriter writer(endpoint); }
+  EXPECT_FALSE(std::filesystem::exists(file()));
 }
 
 TEST_F(WireTest, H22SecondWriterIsAnErrorThatNamesTheFirst) {
@@ -271,7 +300,11 @@ TEST_F(WireTest, AReaderWaitsForABufferOfItsSize) {
   other.num_slots = 32;
   {
     // Nobody is known to own it, so a worker may still replace it.
-    PythonPeer python(other);
+    ChildProcess dead([&] {
+      const ShmWriter writer(other);
+      _exit(0);
+    });
+    ASSERT_EQ(dead.join(), 0);
     message = message_of<MismatchError>([&] { make_shm_reader(hasty); });
     EXPECT_TRUE(contains(message, std::to_string(64 * 6 * 4))) << message;
     EXPECT_TRUE(contains(message, std::to_string(32 * 6 * 4))) << message;

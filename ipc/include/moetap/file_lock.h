@@ -12,12 +12,14 @@
 namespace moetap {
 
 // A lock file that processes (and objects in one process: each has its own descriptor) exclude each
-// other with. The kernel releases it when the process dies. One thread at a time an object.
+// other with. The kernel releases it when the process dies; its forked children have no part in it.
+// One thread at a time an object.
 class FileLock {
  public:
-  // Opens or creates the file, mode 0600, following no symbolic link. SystemError; MismatchError if
-  // it is another user's or no regular file.
-  explicit FileLock(const std::filesystem::path& path);
+  // Opens the file, or creates it, mode 0600, following no symbolic link. SystemError;
+  // MismatchError if it is another user's or no regular file.
+  enum class Open : std::uint8_t { or_create, existing };
+  explicit FileLock(const std::filesystem::path& path, Open how = Open::or_create);
   FileLock(FileLock&& other) noexcept;
   FileLock& operator=(FileLock&& other) noexcept;
   ~FileLock();

@@ -13,19 +13,22 @@ namespace moetap {
 
 // Creates (and owns) or opens a segment. The owner holds a lock on the segment's own descriptor for
 // its whole life (an open file description lock, fcntl(2)), which the kernel releases when the
-// process dies: a segment without that lock has no living owner and is reclaimed by the next
-// create(). Anyone can ask who holds it without taking it. Movable.
+// process dies, and which its forked children do not get: a segment without that lock has no living
+// owner and is reclaimed by the next create(), whatever pids say. Anyone can ask who holds it
+// without taking it. Movable.
 class Segment {
  public:
   // Reserves `bytes` (posix_fallocate, never SIGBUS later), mode 0600, zero-filled. Before that it
-  // removes what dead owners left: this name, and all of the user's that begin with "/moetap_". The name is a '/' and then letters, digits, '-', '_' and '.'.
+  // removes what dead owners left: this name, and all of the user's that begin with "/moetap_". The
+  // name is a '/' and then letters, digits, '-', '_' and '.'.
   // OwnedError with the living owner's pid; SystemError with the bytes needed and free, and what to
   // change, if /dev/shm is too small; MismatchError for another user's segment; ArgumentError for
   // a bad name or size.
   static Segment create(const std::string& name, std::size_t bytes);
 
   // As create(), but an existing segment of exactly `bytes` without an owner is kept as it is and
-  // becomes the caller's.
+  // becomes the caller's. One that another program made is not removed at the end, and of another
+  // size a MismatchError.
   static Segment create_or_adopt(const std::string& name, std::size_t bytes);
 
   // Maps an existing one, whole. SystemError(ENOENT) if there is none, or none of a size yet;
@@ -38,8 +41,10 @@ class Segment {
 
   const std::string& name() const { return name_; }
   std::span<std::byte> bytes() const;
+  bool is_owner() const;                                 // this process, not a fork of the owner
   bool owner_alive() const { return owner_pid() != 0; }  // also true in the owner itself
-  pid_t owner_pid() const;                               // of the living owner, 0 if there is none
+  // Of the living owner as its own PID namespace has it, for messages; 0 if there is none.
+  pid_t owner_pid() const;
 
   // Becomes the one process at the other end (a ring's consumer) for as long as this object lives.
   // OwnedError with the pid of the one that is there.
@@ -49,10 +54,12 @@ class Segment {
  private:
   Segment() = default;
   static Segment own(const std::string& name, std::size_t bytes, bool adopt);
+  bool map();
 
   std::string name_;
   pid_t owner_ = 0;  // this process if it is the owner, else 0; a forked child is not
   pid_t peer_ = 0;
+  bool unlinks_ = false;  // at the end, as the owner
   boost::interprocess::shared_memory_object object_;
   boost::interprocess::mapped_region region_;
 };

@@ -1,0 +1,73 @@
+#include "fork_guard.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <mutex>
+#include <system_error>
+#include <vector>
+
+namespace moetap {
+namespace {
+
+struct Guarded {
+  Guarded();
+  std::mutex mutex;
+  std::vector<int> descriptors;
+};
+
+// Never destroyed: a child may be forked at any time.
+Guarded& guarded() {
+  static auto* all = new Guarded;
+  return *all;
+}
+
+// In the child, before anything else runs: only calls that are safe there.
+void give_own_description(int fd) {
+  char path[32] = "/proc/self/fd/";
+  *std::to_chars(path + 14, path + sizeof path - 1, fd).ptr = '\0';
+  int own = open(path, O_RDWR | O_CLOEXEC);
+  if (own < 0) {
+    // No more descriptors, or no /proc. The number stays taken, since its owner will close it.
+    close(fd);
+    own = open("/dev/null", O_RDWR | O_CLOEXEC);
+  }
+  if (own < 0 || own == fd) return;
+  dup3(own, fd, O_CLOEXEC);
+  close(own);
+}
+
+Guarded::Guarded() {
+  const int error = pthread_atfork([] { guarded().mutex.lock(); }, [] { guarded().mutex.unlock(); },
+                                   [] {
+                                     for (const int fd : guarded().descriptors) {
+                                       give_own_description(fd);
+                                     }
+                                     guarded().mutex.unlock();
+                                   });
+  if (error != 0) throw std::system_error(error, std::generic_category(), "pthread_atfork");
+}
+
+}  // namespace
+
+void guard_from_children(int fd) {
+  const std::lock_guard lock(guarded().mutex);
+  guarded().descriptors.push_back(fd);
+}
+
+void forget_guard(int fd) noexcept {
+  const std::lock_guard lock(guarded().mutex);
+  std::erase(guarded().descriptors, fd);
+}
+
+GuardedDescriptor::~GuardedDescriptor() {
+  if (fd_ < 0) return;
+  forget_guard(fd_);
+  close(fd_);
+}
+
+}  // namespace moetap

@@ -1,0 +1,288 @@
+// What find_segments() says of segments, and what reclaim() removes.
+#include <moetap/channel.h>
+#include <moetap/error.h>
+#include <moetap/segment.h>
+#include <moetap/segments.h>
+#include <moetap/shm_writer.h>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "child_process.h"
+#include "claim.h"
+#include "names.h"
+#include "native_layout.h"
+#include "shared_object.h"
+#include "shm_test.h"
+
+namespace moetap {
+namespace {
+
+using test::ChildProcess;
+using test::Signal;
+using Kind = SegmentInfo::Kind;
+using Owner = SegmentInfo::Owner;
+
+class LeftoversTest : public test::ShmTest {
+ protected:
+  static std::optional<SegmentInfo> found(const std::string& name) {
+    for (SegmentInfo& info : find_segments()) {
+      if (info.name == name) return std::move(info);
+    }
+    return std::nullopt;
+  }
+  static bool exists(const std::string& name) { return std::filesystem::exists("/dev/shm" + name); }
+  const std::string buffer = buffer_name(endpoint);
+  const std::string ring = ring_name(endpoint);
+
+  // Leaves this user's segment `name` behind, whatever else runs on this machine: one that begins
+  // as ours do is removed by any process that creates another.
+  static void make_file(const std::string& name, std::size_t bytes) {
+    const int fd = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
+    ASSERT_EQ(ftruncate(fd, static_cast<off_t>(bytes)), 0);
+    close(fd);
+  }
+};
+
+TEST_F(LeftoversTest, SaysWhoHasWhatAndHowMuch) {
+  Signal made;
+  ChildProcess worker([&] {
+    const ShmWriter writer(endpoint);
+    const ChannelProducer producer(endpoint);
+    Endpoint wire = endpoint;
+    wire.layout = ShmLayout::wire;
+    const ShmWriter wire_writer(wire);
+    made.raise();
+    pause();
+  });
+  made.wait();
+  const auto shm = found(buffer);
+  ASSERT_TRUE(shm);
+  EXPECT_EQ(shm->kind, Kind::shm);
+  EXPECT_EQ(shm->owner, Owner::alive);
+  EXPECT_EQ(shm->owner_pid, worker.pid());
+  EXPECT_EQ(shm->user, geteuid());
+  EXPECT_EQ(shm->bytes, native_bytes(endpoint));
+  EXPECT_EQ(shm->lock_file, lock_path(endpoint));
+  {
+    const ChannelConsumer consumer(endpoint);
+    const auto of_ring = found(ring);
+    ASSERT_TRUE(of_ring);
+    EXPECT_EQ(of_ring->kind, Kind::ring);
+    EXPECT_EQ(of_ring->owner_pid, worker.pid());
+    EXPECT_TRUE(of_ring->lock_file.empty());
+  }
+  Endpoint wire = endpoint;
+  wire.layout = ShmLayout::wire;
+  const auto of_wire = found(buffer_name(wire));
+  ASSERT_TRUE(of_wire);
+  EXPECT_EQ(of_wire->kind, Kind::wire);
+  EXPECT_EQ(of_wire->owner, Owner::alive);
+  for (const std::string& name : {buffer, ring, buffer_name(wire)}) {
+    EXPECT_FALSE(reclaim(name));
+    EXPECT_TRUE(exists(name));
+  }
+  worker.kill();
+  EXPECT_EQ(found(buffer_name(wire))->owner, Owner::unknown);
+  EXPECT_FALSE(reclaim(buffer_name(wire)));
+  EXPECT_TRUE(exists(buffer_name(wire)));
+}
+
+TEST_F(LeftoversTest, NamesTheReaderOfARing) {
+  const ChannelProducer producer(endpoint);
+  EXPECT_EQ(found(ring)->reader_pid, 0);
+  Signal attached;
+  ChildProcess reader([&] {
+    const ChannelConsumer consumer(endpoint);
+    attached.raise();
+    pause();
+  });
+  attached.wait();
+  EXPECT_EQ(found(ring)->reader_pid, reader.pid());
+}
+
+// A worker that was killed leaves both; an engine with a new instance name at each start would
+// fill the runtime directory too.
+TEST_F(LeftoversTest, H23ADeadWorkersBufferGoesWithItsLockFile) {
+  ChildProcess dead([&] {
+    const ShmWriter writer(endpoint);
+    _exit(0);
+  });
+  ASSERT_EQ(dead.join(), 0);
+  reclaim(buffer);  // or another process on this machine has, in between
+  EXPECT_FALSE(exists(buffer));
+  EXPECT_FALSE(std::filesystem::exists(lock_path(endpoint)));
+  EXPECT_FALSE(reclaim(buffer));
+}
+
+// Killed between the making of the lock file and the publication of its identity.
+TEST_F(LeftoversTest, H23ALockFileWithoutAnIdentityYetGoesToo) {
+  std::ofstream(lock_path(endpoint)).close();
+  make_file(buffer, native_bytes(endpoint));
+  const int fd = shm_open(buffer.c_str(), O_RDWR, 0);
+  ASSERT_TRUE(try_claim(fd, Role::owner, buffer));  // until the path is in it
+  const std::string path = lock_path(endpoint).string();
+  ASSERT_EQ(pwrite(fd, path.c_str(), path.size(), offsetof(ShmControl, lock_path)),
+            std::ssize(path));
+  close(fd);
+  reclaim(buffer);
+  EXPECT_FALSE(exists(buffer));
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+// What a segment says is not trusted to name what may be removed.
+TEST_F(LeftoversTest, NoOtherFileIsRemovedForWhatASegmentSays) {
+  const auto precious = directory.path() / "precious.lock";
+  std::ofstream(precious) << "precious";
+  const auto other = directory.path() / lock_file_name(buffer.substr(1));
+  std::ofstream(other) << "another file of the name";
+  for (const auto& path : {precious, other}) {
+    ChildProcess dead([&] {
+      const ShmWriter writer(endpoint);
+      const Segment segment = Segment::open(buffer);
+      auto& control = *reinterpret_cast<ShmControl*>(segment.bytes().data());
+      std::strcpy(control.lock_path, path.c_str());
+      _exit(0);
+    });
+    ASSERT_EQ(dead.join(), 0);
+    reclaim(buffer);
+    EXPECT_FALSE(exists(buffer));
+    EXPECT_TRUE(std::filesystem::exists(path)) << path;
+  }
+}
+
+TEST_F(LeftoversTest, H23ForeignNamesAreNotTouched) {
+  const std::string foreign = "/other_" + endpoint.instance + "_0";
+  make_file(foreign, 4096);
+  EXPECT_FALSE(found(foreign));
+  EXPECT_FALSE(reclaim(foreign));
+  EXPECT_TRUE(exists(foreign));
+  EXPECT_FALSE(reclaim("/moetap_" + endpoint.instance + "_none"));
+  if (geteuid() != 0) return;  // only root can give a file away
+  const std::string strange = "/moetap_" + endpoint.instance + "_strange";
+  make_file(strange, 4096);
+  ASSERT_EQ(chown(("/dev/shm" + strange).c_str(), 65534, 65534), 0);
+  EXPECT_EQ(found(strange)->owner, Owner::unknown);
+  EXPECT_EQ(found(strange)->user, 65534u);
+  EXPECT_FALSE(reclaim(strange));
+  EXPECT_TRUE(exists(strange));
+}
+
+// Killed before it could give its segment a size.
+TEST_F(LeftoversTest, H23AnEmptyLeftoverIsRemoved) {
+  make_file(buffer, 0);
+  reclaim(buffer);
+  EXPECT_FALSE(exists(buffer));
+}
+
+// Python's multiprocessing forks; such a child may outlive the worker by far.
+TEST_F(LeftoversTest, H23AChildThatOutlivesItsWorkerKeepsNothingOfItAlive) {
+  Signal forked;
+  Signal finish;
+  const test::SharedObject<pid_t> grandchild;
+  ChildProcess worker([&] {
+    ShmWriter writer(endpoint);
+    const ChannelProducer producer(endpoint);
+    FileLock lock(directory.path() / "held.lock");
+    lock.lock();
+    Segment peer = Segment::open(ring);
+    peer.claim_peer();
+    *grandchild = fork();
+    if (*grandchild == 0) {
+      forked.raise();
+      finish.wait();
+      _exit(0);
+    }
+    pause();
+  });
+  forked.wait();
+  EXPECT_EQ(found(buffer)->owner_pid, worker.pid());
+  EXPECT_FALSE(FileLock(directory.path() / "held.lock").try_lock());
+  const Segment opened = Segment::open(ring);
+  worker.kill();
+  EXPECT_FALSE(opened.owner_alive());
+  EXPECT_EQ(opened.peer_pid(), 0);
+  EXPECT_TRUE(FileLock(directory.path() / "held.lock").try_lock());
+  const ShmWriter next(endpoint);
+  EXPECT_EQ(found(buffer)->owner_pid, getpid());
+  EXPECT_EQ(kill(*grandchild, 0), 0) << "it should still be there";
+  finish.raise();
+}
+
+// The child has no more descriptors than it has: it can only let go.
+TEST_F(LeftoversTest, AChildWithoutRoomForDescriptorsKeepsNothingAliveEither) {
+  Signal forked;
+  Signal finish;
+  ChildProcess worker([&] {
+    const ShmWriter writer(endpoint);
+    while (dup(0) >= 0) {
+    }
+    if (fork() == 0) {
+      forked.raise();
+      finish.wait();
+      _exit(0);
+    }
+    pause();
+  });
+  forked.wait();
+  const Segment opened = Segment::open(buffer);
+  worker.kill();
+  EXPECT_FALSE(opened.owner_alive());
+  finish.raise();
+}
+
+// As above, through exec.
+TEST_F(LeftoversTest, H23AProgramThatAWorkerStartsGetsNoneOfItsDescriptors) {
+  Signal started;
+  ChildProcess worker([&] {
+    const ShmWriter writer(endpoint);
+    const ChannelProducer producer(endpoint);
+    if (vfork() == 0) {  // no handler runs
+      execlp("sleep", "sleep", "5", nullptr);
+      _exit(127);
+    }
+    started.raise();
+    pause();
+  });
+  started.wait();
+  const Segment opened = Segment::open(ring);
+  EXPECT_TRUE(opened.owner_alive());
+  worker.kill();
+  EXPECT_FALSE(opened.owner_alive());
+}
+
+// Several starters find the same leftovers; each is removed once, and no living owner's ever.
+TEST_F(LeftoversTest, H23ManyThatReclaimAtOnceRemoveEachLeftoverOnceAndNoLivingOnes) {
+  constexpr int kProcesses = 4;
+  constexpr int kLeft = 50;
+  const auto left = [&](int i) { return "/moetap_" + endpoint.instance + "_" + std::to_string(i); };
+  const ShmWriter living(endpoint);
+  for (int i = 1; i <= kLeft; ++i) make_file(left(i), 4096);
+  const test::SharedObject<std::atomic<int>> removed;
+  Signal go;
+  std::deque<ChildProcess> children;
+  for (int c = 0; c < kProcesses; ++c) {
+    children.emplace_back([&] {
+      go.wait();
+      for (int i = 0; i <= kLeft; ++i) *removed += reclaim(left(i));
+    });
+  }
+  for (int c = 0; c < kProcesses; ++c) go.raise();
+  for (ChildProcess& child : children) EXPECT_EQ(child.join(), 0);
+  EXPECT_LE(*removed, kLeft);  // fewer if another program on this machine helped
+  for (int i = 1; i <= kLeft; ++i) EXPECT_FALSE(exists(left(i)));
+  EXPECT_TRUE(exists(buffer));
+}
+
+}  // namespace
+}  // namespace moetap
