@@ -6,6 +6,7 @@ namespace moetap::bench {
 void register_limits();      // the same rows moved by plain loops
 void register_capture();     // a step's captures on a device
 void register_publish();     // the worker's end, whole and its host half
+void register_optin();       // publishing where not all rows are wanted
 void register_read();        // the scheduler's end
 void register_end_to_end();  // one process to another
 void register_wake();        // what waiting costs

@@ -10,6 +10,7 @@ int main(int argc, char** argv) {
   register_limits();
   register_capture();
   register_publish();
+  register_optin();
   register_read();
   register_end_to_end();
   register_wake();

@@ -5,44 +5,17 @@
 
 #include <benchmark/benchmark.h>
 
-#include <chrono>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "benchmarks.h"
 #include "endpoint.h"
 #include "fixture.h"
-#include "scheduler.h"
-#include "worker.h"
+#include "publishing.h"
 #include "workload.h"
 
 namespace moetap::bench {
 namespace {
-
-struct Publishing {
-  Publishing(const std::string& transport, const char* model)
-      : Publishing(transport, endpoint(ModelShape::known(model))) {}
-  Publishing(const std::string& transport, const Endpoint& endpoint) {
-    if (transport == "device") scheduler.emplace(transport, endpoint);
-    worker.emplace(transport, endpoint);
-    for (std::uint64_t i = 0; i < kWorkingSet / kMaxTokens; ++i) step(i, kMaxTokens);
-  }
-
-  // Returns the seconds that publishing took.
-  double step(std::uint64_t i, std::int64_t tokens) {
-    const Step number = worker->forward(tokens);
-    const auto start = Scheduler::Clock::now();
-    worker->publish(SlotMappings::offset(i, tokens));
-    const std::chrono::duration<double> took = Scheduler::Clock::now() - start;
-    // The ring is empty again, as it would be after a forward pass that takes its time.
-    if (scheduler) scheduler->wait(number);
-    return took.count();
-  }
-
-  std::optional<Scheduler> scheduler;
-  std::optional<Worker> worker;
-};
 
 void publish(benchmark::State& state, const std::string& transport, const char* model,
              std::int64_t tokens) {

@@ -45,8 +45,8 @@ Worker::Worker(std::string_view transport, const Endpoint& endpoint)
   for (const int layer : shape_.moe_layers()) capturer_.bind(layer);
 }
 
-Step Worker::forward(std::int64_t tokens) {
-  capturer_.begin_step({.step = ++step_, .num_tokens = tokens}, *stream_);
+Step Worker::forward(std::int64_t tokens, std::optional<std::span<const TokenRange>> wanted) {
+  capturer_.begin_step({.step = ++step_, .num_tokens = tokens, .wanted = wanted}, *stream_);
   const auto top_k = static_cast<std::size_t>(shape_.top_k());
   std::size_t first = 0;
   for (const int layer : shape_.moe_layers()) {

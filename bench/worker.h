@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string_view>
 
 #include "workload.h"
@@ -19,7 +21,8 @@ class Worker {
   Worker(std::string_view transport, const Endpoint& endpoint);
 
   // A forward pass of so many tokens, all layers captured; returns when the device has done it.
-  Step forward(std::int64_t tokens);
+  // `wanted` as in StepInfo.
+  Step forward(std::int64_t tokens, std::optional<std::span<const TokenRange>> wanted = {});
 
   // Publishes it under the slots that start at `offset` in SlotMappings.
   void publish(std::int64_t offset);

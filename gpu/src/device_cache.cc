@@ -142,36 +142,37 @@ void DeviceCache::capture(int layer, const TopkIds& topk_ids, std::int64_t first
 }
 
 template <class Id>
-void DeviceCache::launch_snapshot(const Slot* slot_mapping, std::int64_t num_tokens,
-                                  std::int64_t num_slots, Slot* slots, std::byte* rows,
-                                  Stream& stream) {
+void DeviceCache::launch_snapshot(const Slot* slot_mapping, const std::uint32_t* tokens,
+                                  std::int64_t num_rows, std::int64_t num_slots, Slot* slots,
+                                  std::byte* rows, Stream& stream) {
   const SnapshotKernel<Id> kernel{
       .step = memory_.as<DeviceStep>(layout_.step),
       .missing_step = memory_.as<std::uint64_t>(layout_.missing_step),
       .routes = memory_.as<std::uint16_t>(layout_.routes),
       .slot_mapping = slot_mapping,
+      .tokens = tokens,
       .slots = slots,
       .rows = reinterpret_cast<Id*>(rows),
-      .num_tokens = num_tokens,
+      .num_rows = num_rows,
       .max_tokens = max_tokens_,
       .num_slots = num_slots,
       .num_layers = shape_.num_layers(),
       .top_k = shape_.top_k(),
   };
-  stream.launch(kernel, blocks_for(num_tokens, kernel.kTokens));
+  stream.launch(kernel, blocks_for(num_rows, kernel.kTokens));
 }
 
-void DeviceCache::snapshot(const Slot* slot_mapping, std::int64_t num_tokens,
-                           std::int64_t num_slots, std::byte* record, Stream& stream) {
-  const StepRecordLayout at(shape_, num_tokens);
-  if (num_tokens > 0) {
+void DeviceCache::snapshot(const Slot* slot_mapping, std::int64_t num_rows, std::int64_t num_slots,
+                           std::byte* record, Stream& stream, const std::uint32_t* tokens) {
+  const StepRecordLayout at(shape_, num_rows);
+  if (num_rows > 0) {
     auto* slots = reinterpret_cast<Slot*>(record + at.slots);
     if (shape_.id_type() == IdType::uint8) {
-      launch_snapshot<std::uint8_t>(slot_mapping, num_tokens, num_slots, slots, record + at.rows,
-                                    stream);
+      launch_snapshot<std::uint8_t>(slot_mapping, tokens, num_rows, num_slots, slots,
+                                    record + at.rows, stream);
     } else {
-      launch_snapshot<std::uint16_t>(slot_mapping, num_tokens, num_slots, slots, record + at.rows,
-                                     stream);
+      launch_snapshot<std::uint16_t>(slot_mapping, tokens, num_rows, num_slots, slots,
+                                     record + at.rows, stream);
     }
   }
   const ReportKernel report{
@@ -179,6 +180,7 @@ void DeviceCache::snapshot(const Slot* slot_mapping, std::int64_t num_tokens,
       .captured = memory_.as<std::uint64_t>(layout_.captured),
       .report = reinterpret_cast<StepReport*>(record),
       .record_captured = reinterpret_cast<std::uint64_t*>(record + at.captured),
+      .wanted = tokens == nullptr ? -1 : num_rows,
       .num_layers = shape_.num_layers(),
   };
   stream.launch(report, 1);

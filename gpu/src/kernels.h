@@ -194,8 +194,9 @@ struct CaptureKernel {
   }
 };
 
-// Transposes the cache to [token][layer][top_k], narrowed, and clones the slot mapping. A block
-// takes kTokens: few enough that what it reads and what it writes both stay in a core's cache.
+// Transposes the cache to [row][layer][top_k], narrowed, and clones the slot mapping, for each
+// token or for those that are wanted. A block takes kTokens: few enough that what it reads and what
+// it writes both stay in a core's cache.
 template <class Id>
 struct SnapshotKernel {
   static constexpr std::int64_t kTokens = 16;
@@ -204,9 +205,10 @@ struct SnapshotKernel {
   const std::uint64_t* missing_step;
   const std::uint16_t* routes;
   const Slot* slot_mapping;
-  Slot* slots;  // of the record, and its rows
+  const std::uint32_t* tokens;  // [row]: its token, ascending; null: row i is token i's
+  Slot* slots;                  // of the record, and its rows
   Id* rows;
-  std::int64_t num_tokens;
+  std::int64_t num_rows;
   std::int64_t max_tokens;
   std::int64_t num_slots;
   std::int32_t num_layers;
@@ -214,18 +216,23 @@ struct SnapshotKernel {
 
   MOETAP_DEVICE void operator()(Block block) const {
     const std::int64_t begin = block.index * kTokens;
-    const std::int64_t end = kernels::at_most(begin + kTokens, num_tokens);
-    for (std::int64_t token = begin + block.lane; token < end; token += block.lanes) {
-      slots[token] = checked_slot(token);
+    const std::int64_t end = kernels::at_most(begin + kTokens, num_rows);
+    for (std::int64_t row = begin + block.lane; row < end; row += block.lanes) {
+      slots[row] = checked_slot(token_of(row));
     }
-    if (top_k == 8) {
-      transpose<8>(block, begin, end);
-    } else {
-      transpose<0>(block, begin, end);
+    if (tokens == nullptr || block.lanes > 1) return transpose_any(block, begin, end);
+    for (std::int64_t first = begin, last = begin; first < end; first = last) {
+      while (++last < end && tokens[last] == tokens[last - 1] + 1) {
+      }
+      transpose_any(block, first, last);
     }
   }
 
  private:
+  MOETAP_DEVICE std::int64_t token_of(std::int64_t row) const {
+    return tokens == nullptr ? row : static_cast<std::int64_t>(tokens[row]);
+  }
+
   MOETAP_DEVICE Slot checked_slot(std::int64_t token) const {
     const Slot slot = slot_mapping[token];
     if (slot < 0 || slot >= num_slots) {
@@ -235,8 +242,17 @@ struct SnapshotKernel {
     return missing_step[token] == step->step ? ~slot : slot;
   }
 
+  MOETAP_DEVICE void transpose_any(Block block, std::int64_t begin, std::int64_t end) const {
+    if (top_k == 8) {
+      transpose<8>(block, begin, end);
+    } else {
+      transpose<0>(block, begin, end);
+    }
+  }
+
   // Layers outside, tokens inside: layers lie a power of two apart for most max_tokens, so walking
-  // along them would miss the cache at each step. A lone lane takes a tile's rows in one run.
+  // along them would miss the cache at each step. A lone lane takes all rows, of successive tokens,
+  // in one run.
   template <int kTopK>
   MOETAP_DEVICE void transpose(Block block, std::int64_t begin, std::int64_t end) const {
     const std::int64_t row_ids = static_cast<std::int64_t>(num_layers) * top_k;
@@ -244,11 +260,13 @@ struct SnapshotKernel {
     const std::int64_t runs = kTokens / run;
     for (std::int64_t i = block.lane; i < num_layers * runs; i += block.lanes) {
       const std::int64_t layer = i / runs;
-      const std::int64_t token = begin + i % runs * run;
+      const std::int64_t row = begin + i % runs * run;
+      if (row >= end) continue;
+      const std::int64_t token = token_of(row);
       kernels::prefetch(routes + (layer * max_tokens + token + kTokens) * top_k, run * top_k);
       kernels::narrow_rows<kTopK>(routes + (layer * max_tokens + token) * top_k,
-                                  rows + token * row_ids + layer * top_k,
-                                  kernels::at_most(run, end - token), top_k, row_ids);
+                                  rows + row * row_ids + layer * top_k,
+                                  kernels::at_most(run, end - row), top_k, row_ids);
     }
   }
 };
@@ -260,6 +278,7 @@ struct ReportKernel {
   const std::uint64_t* captured;  // [layer]
   StepReport* report;
   std::uint64_t* record_captured;
+  std::int64_t wanted;  // tokens whose rows the record holds; below 0: the step's
   std::int32_t num_layers;
 
   MOETAP_DEVICE void operator()(Block block) const {
@@ -268,7 +287,8 @@ struct ReportKernel {
     }
     if (block.lane != 0) return;
     report->step = step->step;
-    report->num_tokens = step->num_tokens;
+    report->num_tokens = wanted < 0 ? step->num_tokens : wanted;
+    report->step_tokens = step->num_tokens;
     report->fault = step->fault;
     report->fault_layer = step->fault_layer;
     report->fault_token = step->fault_token;

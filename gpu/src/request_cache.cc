@@ -7,9 +7,8 @@ namespace moetap {
 std::pair<RequestCache::Request&, std::size_t> RequestCache::reserve(std::uint64_t request,
                                                                      std::int64_t position,
                                                                      std::size_t count) {
-  const auto [found, created] = requests_.try_emplace(request);
-  Request& kept = found->second;
-  if (created) kept.position = position;
+  Request& kept = requests_[request];
+  if (kept.states.empty()) kept.position = position;
   if (position < kept.position) {
     const auto before = static_cast<std::size_t>(kept.position - position);
     kept.states.insert(kept.states.begin(), before, RowState::missing);
@@ -36,6 +35,11 @@ void RequestCache::put(std::uint64_t request, std::int64_t position,
 void RequestCache::lose(std::uint64_t request, std::int64_t position, std::int64_t count) {
   const auto [kept, first] = reserve(request, position, static_cast<std::size_t>(count));
   std::fill_n(kept.states.begin() + static_cast<std::ptrdiff_t>(first), count, RowState::missing);
+}
+
+void RequestCache::clear(std::uint64_t request) {
+  const auto found = requests_.find(request);
+  if (found != requests_.end()) found->second = {};
 }
 
 RequestCache::Rows RequestCache::rows(std::uint64_t request) const {

@@ -26,6 +26,9 @@ class RequestCache {
   // The forward pass over these positions went wrong: whatever was there is missing now.
   void lose(std::uint64_t request, std::int64_t position, std::int64_t count);
 
+  // Whether anything was put or lost there, also before clear().
+  bool has(std::uint64_t request) const { return requests_.contains(request); }
+  void clear(std::uint64_t request);
   void erase(std::uint64_t request) { requests_.erase(request); }
 
   // From the lowest position that was put; empty for a request that none was put of.

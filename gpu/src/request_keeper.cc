@@ -145,7 +145,9 @@ void RequestKeeper::keep(const ExpectedStep& step) {
 }
 
 void RequestKeeper::carry_out(const End& end) {
-  if (end.how == RequestEnd::finished) hand_over(end.request);
+  if (end.how == RequestEnd::preempted) return cache_.clear(end.request);
+  // Nobody would take the rows of one that never asked, and its end would stay with the reader.
+  if (end.how == RequestEnd::finished && cache_.has(end.request)) hand_over(end.request);
   cache_.erase(end.request);
 }
 

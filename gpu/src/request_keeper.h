@@ -29,7 +29,7 @@ class RequestKeeper {
   RequestKeeper(const Endpoint& endpoint, int max_steps);
   ~RequestKeeper();  // drops what is not handed over
 
-  // The worker's side. Says whose tokens the step to arrive as the number-th (0, 1, 2 …) holds,
+  // The worker's side. Says whose rows the record to arrive as the number-th (0, 1, 2 …) holds,
   // before it arrives; may be repeated.
   void expect(std::uint64_t number, Step step, std::span<const RequestSpan> requests);
   void end(std::uint64_t request, RequestEnd how);

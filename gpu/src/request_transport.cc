@@ -9,6 +9,7 @@
 
 #include "request_keeper.h"
 #include "step_pipeline.h"
+#include "wanted_tokens.h"
 
 namespace moetap {
 namespace {
@@ -41,7 +42,7 @@ class RequestTransport final : public CaptureTransport {
           step.step, tokens, step.num_tokens));
     }
     pipeline_.begin_step(step, dp_row, stream);
-    requests_.assign(step.requests.begin(), step.requests.end());
+    assign_wanted_spans(step, requests_);
   }
 
   void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
@@ -87,8 +88,8 @@ class RequestTransport final : public CaptureTransport {
   }
 
   Milliseconds limit_;
-  std::vector<Buffer> records_;  // pinned; used in turn
-  std::vector<RequestSpan> requests_;
+  std::vector<Buffer> records_;        // pinned; used in turn
+  std::vector<RequestSpan> requests_;  // whose the open step's wanted tokens are
   std::uint64_t num_published_ = 0;
   RequestKeeper keeper_;
   StepPipeline pipeline_;  // goes first: its callbacks use all of the above

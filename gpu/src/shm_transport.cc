@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "owner_name.h"
+#include "wanted_tokens.h"
 
 namespace moetap {
 namespace {
@@ -19,7 +20,10 @@ class ShmTransport final : public CaptureTransport {
         writer_(endpoint),
         cache_(device, endpoint.shape, endpoint.max_tokens, owner_name(endpoint)),
         staging_(device.allocate(StepRecordLayout(endpoint.shape, endpoint.max_tokens).bytes)),
-        host_(device.allocate_pinned(staging_.size())) {}
+        host_(device.allocate_pinned(staging_.size())),
+        wanted_(endpoint.max_tokens),
+        list_(device.allocate_pinned(WantedTokens::list_bytes(endpoint.max_tokens))),
+        tokens_(device.allocate(list_.size())) {}
 
   const ModelShape& shape() const override { return cache_.shape(); }
   std::int64_t max_tokens() const override { return cache_.max_tokens(); }
@@ -27,7 +31,7 @@ class ShmTransport final : public CaptureTransport {
   void begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream) override {
     cache_.begin_step(step.step, step.num_tokens, dp_row, stream);
     step_ = step.step;
-    num_tokens_ = step.num_tokens;
+    wanted_.set(step);
   }
 
   void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
@@ -36,11 +40,18 @@ class ShmTransport final : public CaptureTransport {
   }
 
   void publish(const Slot* slot_mapping, Stream& stream) override {
-    cache_.snapshot(slot_mapping, num_tokens_, num_slots_, staging_.data(), stream);
-    stream.copy(host_.data(), staging_.data(), StepRecordLayout(shape(), num_tokens_).bytes);
+    const std::int64_t rows = wanted_.count();
+    const std::uint32_t* tokens = nullptr;
+    if (!wanted_.all()) {
+      wanted_.list(list_.as<std::uint32_t>());
+      stream.copy(tokens_.data(), list_.data(), WantedTokens::list_bytes(rows));
+      tokens = tokens_.as<const std::uint32_t>();
+    }
+    cache_.snapshot(slot_mapping, rows, num_slots_, staging_.data(), stream, tokens);
+    stream.copy(host_.data(), staging_.data(), StepRecordLayout(shape(), rows).bytes);
     stream.synchronize();
 
-    const StepRecordView record(shape(), num_tokens_, {host_.data(), host_.size()});
+    const StepRecordView record(shape(), rows, {host_.data(), host_.size()});
     if (const auto fault = fault_of(record, shape(), step_, num_slots_)) fail(record, *fault);
     try {
       writer_.publish(step_, record.slots, record.rows);
@@ -63,8 +74,10 @@ class ShmTransport final : public CaptureTransport {
   DeviceCache cache_;
   Buffer staging_;  // a StepRecord on the device
   Buffer host_;     // its copy
+  WantedTokens wanted_;
+  Buffer list_;    // of the wanted tokens where not all are: publish() waits until it was read
+  Buffer tokens_;  // its copy on the device
   Step step_ = 0;
-  std::int64_t num_tokens_ = 0;
 };
 
 }  // namespace

@@ -15,7 +15,10 @@ StepPipeline::StepPipeline(Device& device, const Endpoint& endpoint, int staging
     : num_slots_(endpoint.num_slots),
       sink_(std::move(sink)),
       cache_(device, endpoint.shape, endpoint.max_tokens, owner_name(endpoint)),
+      wanted_(endpoint.max_tokens),
       in_flight_(static_cast<std::size_t>(max_in_flight)),
+      lists_(device.allocate_pinned(in_flight_.size() *
+                                    WantedTokens::list_bytes(endpoint.max_tokens))),
       copies_(device.make_stream()) {
   if (staging_depth < 1) {
     throw ArgumentError(
@@ -25,7 +28,9 @@ StepPipeline::StepPipeline(Device& device, const Endpoint& endpoint, int staging
   }
   const std::size_t bytes = StepRecordLayout(endpoint.shape, endpoint.max_tokens).bytes;
   for (int i = 0; i < staging_depth; ++i) {
-    staging_.push_back({device.allocate(bytes), device.make_event(), device.make_event()});
+    staging_.push_back({device.allocate(bytes),
+                        device.allocate(WantedTokens::list_bytes(endpoint.max_tokens)),
+                        device.make_event(), device.make_event()});
   }
 }
 
@@ -34,20 +39,28 @@ StepPipeline::~StepPipeline() { copies_->synchronize(); }
 void StepPipeline::begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream) {
   cache_.begin_step(step.step, step.num_tokens, dp_row, stream);
   step_ = step.step;
-  num_tokens_ = step.num_tokens;
+  wanted_.set(step);
 }
 
 void StepPipeline::publish(const Slot* slot_mapping, std::byte* record, Stream& stream) {
   Staging& staging = staging_[num_published_ % staging_.size()];
-  InFlight& in_flight = in_flight_[num_published_ % in_flight_.size()];
+  const std::size_t place = num_published_ % in_flight_.size();
+  InFlight& in_flight = in_flight_[place];
   in_flight = {.pipeline = this,
                .step = step_,
-               .num_tokens = num_tokens_,
+               .num_tokens = wanted_.count(),
                .record = record,
-               .bytes = StepRecordLayout(shape(), num_tokens_).bytes};
+               .bytes = StepRecordLayout(shape(), wanted_.count()).bytes};
 
   stream.wait(*staging.copied);
-  cache_.snapshot(slot_mapping, num_tokens_, num_slots_, staging.record.data(), stream);
+  const std::uint32_t* tokens = nullptr;
+  if (!wanted_.all()) {
+    auto* list = lists_.as<std::uint32_t>(place * WantedTokens::list_bytes(max_tokens()));
+    wanted_.list(list);
+    stream.copy(staging.tokens.data(), list, WantedTokens::list_bytes(wanted_.count()));
+    tokens = staging.tokens.as<const std::uint32_t>();
+  }
+  cache_.snapshot(slot_mapping, wanted_.count(), num_slots_, staging.record.data(), stream, tokens);
   stream.record(*staging.taken);
 
   copies_->wait(*staging.taken);

@@ -19,20 +19,24 @@
 #include <thread>
 #include <vector>
 
+#include "wanted_tokens.h"
+
 namespace moetap {
 
-//   step's stream   … capture → wait(copied) → snapshot → record(taken)
+//   step's stream   … capture → wait(copied) → [copy the list →] snapshot → record(taken)
 //   copy stream                                             wait(taken) → copy → record(copied) →
 //   call
 //
 // for each staging buffer in turn: the copy never sees half a snapshot, the next snapshot into the
-// buffer never overwrites what is still being copied (H15).
+// buffer never overwrites what is still being copied (H15). The list is of the wanted tokens, where
+// not all are: it lies in host memory of the record's, which the host writes again only when the
+// record was given to `sink`, and so long after the device has read the list (H14).
 class StepPipeline {
  public:
   // A step whose record has arrived in host memory.
   struct Arrival {
     Step step = 0;
-    std::int64_t num_tokens = 0;
+    std::int64_t num_tokens = 0;  // whose rows are in the record
     std::byte* record = nullptr;
     const std::optional<std::string>& fault;  // why it may not be published
   };
@@ -73,6 +77,7 @@ class StepPipeline {
  private:
   struct Staging {
     Buffer record;
+    Buffer tokens;                  // uint32: those that are wanted
     std::unique_ptr<Event> taken;   // the snapshot is in it
     std::unique_ptr<Event> copied;  // and has left it
   };
@@ -90,11 +95,12 @@ class StepPipeline {
   Sink sink_;
   DeviceCache cache_;
   Step step_ = 0;  // the open one
-  std::int64_t num_tokens_ = 0;
+  WantedTokens wanted_;
   Step published_step_ = 0;
   std::uint64_t num_published_ = 0;
   std::vector<Staging> staging_;
   std::vector<InFlight> in_flight_;
+  Buffer lists_;  // pinned, uint32 [in_flight_.size()][max_tokens]: sources of Staging::tokens
 
   std::atomic<Step> arrived_{0};
   std::atomic<std::uint64_t> num_arrived_{0};

@@ -183,8 +183,10 @@ void RingRequestReader::take(std::uint64_t request, TokenRange range, std::span<
     found = requests_.find(request);
     return found != requests_.end() && found->second.complete;
   };
-  stream_.until(complete, limit, fmt::format("the rows of request {}", request),
-                [this](const auto& item) { take_in(item); });
+  stream_.until(
+      complete, limit,
+      fmt::format("the rows of request {} (one that no step wanted a token of has none)", request),
+      [this](const auto& item) { take_in(item); });
 
   std::ranges::fill(rows, std::byte{0xFF});
   std::ranges::fill(states, RowState::missing);

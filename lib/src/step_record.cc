@@ -43,7 +43,7 @@ std::string device_fault(const StepReport& report, const ModelShape& shape,
       return fmt::format(
           "{}: topk_ids has {} rows, too few for the step's {} tokens; replay a graph that was "
           "recorded for at least as many",
-          layer_name(shape, report.fault_layer), report.fault_value, report.num_tokens);
+          layer_name(shape, report.fault_layer), report.fault_value, report.step_tokens);
     case DeviceFault::none:
       break;
   }
@@ -73,8 +73,8 @@ std::optional<std::string> slot_out_of_range(std::span<const Slot> slots, std::i
   if (highest < num_slots) return std::nullopt;
   const auto bad =
       std::find_if(slots.begin(), slots.end(), [&](Slot slot) { return plain(slot) >= num_slots; });
-  return fmt::format("token {}: slot {} is outside [0, {})", bad - slots.begin(), plain(*bad),
-                     num_slots);
+  return fmt::format("row {} of the record: slot {} is outside [0, {})", bad - slots.begin(),
+                     plain(*bad), num_slots);
 }
 
 }  // namespace

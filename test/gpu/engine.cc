@@ -89,6 +89,7 @@ void Engine::begin(const ScenarioStep& step) {
     info.padded_tokens = std::max(step.padded_tokens, step.num_tokens);
   }
   info.requests = step.requests;
+  if (step.wanted) info.wanted = *step.wanted;
   insist([&] { capturer_.begin_step(info, *stream_); }, 0);
   capture(step);
 }

@@ -18,21 +18,28 @@ RequestScenario::RequestScenario(std::uint64_t seed, Router router)
 }
 
 ScenarioStep RequestScenario::draw_step(Step number) {
-  ScenarioStep step{.step = number};
+  ScenarioStep step{.step = number, .wanted = std::vector<TokenRange>{}};
   constexpr Trouble kTroubles[] = {Trouble::layer_missing, Trouble::bad_id, Trouble::bad_slot};
   if (random_() % 10 == 0) step.trouble = kTroubles[random_() % 3];
   while (running_.size() < 4) {
     // A prefix hit: its first tokens are not computed.
-    running_[++last_request_].position = random_() % 3 == 0 ? 20 : 0;
+    Running& started = running_[++last_request_];
+    started.position = random_() % 3 == 0 ? 20 : 0;
+    started.wants = random_() % 3 != 0;
   }
   for (auto& [request, running] : running_) {
     if (random_() % 4 != 0) add_span(step, request, running);
   }
+  // What it was before anybody could opt in, where all do.
+  if (step.wanted->size() == step.requests.size()) step.wanted.reset();
   step.padded_tokens = step.num_tokens;
   step.dp_tokens = {0, step.num_tokens, 0};
   for (Slot slot = 0; slot < step.num_tokens; ++slot) step.slots.push_back(slot * 2);
-  if (step.num_tokens < 2) step.trouble = Trouble::none;
-  if (step.trouble == Trouble::bad_slot) step.slots.back() = Scenario::kSlots;
+  if (step.num_tokens == 0) step.trouble = Trouble::none;
+  if (step.trouble == Trouble::bad_slot && step.wants_any()) {
+    const std::int64_t end = step.wanted ? step.wanted->back().end : step.num_tokens;
+    step.slots[static_cast<std::size_t>(end - 1)] = Scenario::kSlots;
+  }
   return step;
 }
 
@@ -41,6 +48,10 @@ void RequestScenario::add_span(ScenarioStep& step, std::uint64_t request, Runnin
   const std::int64_t count = std::min<std::int64_t>(left, 1 + static_cast<int>(random_() % 9));
   if (count == 0) return;
   step.requests.push_back({request, running.position, count});
+  if (running.wants) {
+    step.wanted->push_back({step.num_tokens, step.num_tokens + count});
+    running.asked = true;
+  }
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t row = step.num_tokens + i;
     auto& kept = running.rows[running.position + i];
@@ -64,7 +75,7 @@ std::vector<RequestScenario::End> RequestScenario::draw_ends() {
         break;
       case 1:
         drawn.push_back({request, RequestEnd::preempted});
-        running = {};  // and from here on shorter: the next hit covers what was computed before
+        running.rows.clear();  // and from here on shorter: the next hit covers what was computed
         running.position = random_() % 2 == 0 ? 10 : 0;
         break;
       case 2:
@@ -81,7 +92,7 @@ std::vector<RequestScenario::End> RequestScenario::draw_ends() {
 }
 
 void RequestScenario::finish(std::uint64_t request, const Running& running) {
-  Finished done{.request = request, .rows = {}};
+  Finished done{.request = request, .rows = {}, .asked = running.asked};
   for (std::int64_t position = 0; position < running.position; ++position) {
     const auto row = running.rows.find(position);
     done.rows.push_back(row == running.rows.end() ? std::nullopt : row->second);

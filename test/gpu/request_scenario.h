@@ -24,6 +24,7 @@ struct RequestScenario {
   struct Finished {
     std::uint64_t request = 0;
     std::vector<std::optional<std::vector<std::byte>>> rows;
+    bool asked = true;  // a published step wanted a row of it: else nothing is handed over
   };
 
   Scenario scenario;                   // the steps
@@ -32,6 +33,8 @@ struct RequestScenario {
 
  private:
   struct Running {
+    bool wants = true;
+    bool asked = false;         // there was a published step since, so that the worker knows
     std::int64_t position = 0;  // up to which its tokens are computed and accepted
     std::map<std::int64_t, std::optional<std::vector<std::byte>>> rows;
   };

@@ -34,6 +34,14 @@ std::vector<Slot> draw_slots(std::mt19937_64& random, std::int64_t count) {
   return all;
 }
 
+// Where the token is that a slot's row in this step is of; the end if none is.
+std::vector<Slot>::const_iterator wanted_token(const ScenarioStep& step, Slot slot) {
+  const auto wanted = [&](const Slot& s) {
+    return s == slot && step.wants(&s - step.slots.data());
+  };
+  return std::ranges::find_if(step.slots, wanted);
+}
+
 ScenarioStep draw_step(std::mt19937_64& random, Step number, RankLayout layout) {
   ScenarioStep step{.step = number, .trouble = draw_trouble(random, layout)};
   step.graph = step.trouble == Trouble::graph_too_small || random() % 2 == 0;
@@ -56,13 +64,49 @@ ScenarioStep draw_step(std::mt19937_64& random, Step number, RankLayout layout) 
 
 }  // namespace
 
-Scenario::Scenario(std::uint64_t seed, Router model, RankLayout rows)
+bool ScenarioStep::wants(std::int64_t token) const {
+  return !wanted || std::ranges::any_of(*wanted, [token](TokenRange range) {
+    return range.start <= token && token < range.end;
+  });
+}
+
+bool ScenarioStep::fails() const {
+  if (!wants_any()) return false;
+  switch (trouble) {
+    case Trouble::none:
+      return false;
+    case Trouble::bad_slot:
+      return std::ranges::any_of(slots, [this](const Slot& slot) {
+        return (slot < 0 || slot >= Scenario::kSlots) && wants(&slot - slots.data());
+      });
+    case Trouble::slot_twice:
+      return wants(0) && wants(num_tokens - 1);
+    default:
+      return true;
+  }
+}
+
+std::optional<std::vector<TokenRange>> draw_wanted(std::mt19937_64& random, std::int64_t tokens) {
+  if (random() % 6 == 0) return std::nullopt;
+  std::vector<TokenRange> ranges;
+  if (random() % 6 == 0) return ranges;
+  for (std::int64_t token = 0; token < tokens;) {
+    const auto run = 1 + static_cast<std::int64_t>(random() % 5);
+    const std::int64_t end = std::min(token + run, tokens);
+    if (random() % 2 == 0) ranges.push_back({token, end});
+    token = end;
+  }
+  return ranges;
+}
+
+Scenario::Scenario(std::uint64_t seed, Router model, RankLayout rows, bool opt_in)
     : router(std::move(model)), layout(rows) {
   std::mt19937_64 random(seed);
   Step number = 0;
   for (int i = 0; i < 40; ++i) {
     number += 1 + random() % 2;
     steps.push_back(draw_step(random, number, layout));
+    if (opt_in) steps.back().wanted = draw_wanted(random, steps.back().num_tokens);
   }
   steps.back() = {.step = number, .dp_tokens = {2, 3, 4}};  // ends well
   steps.back().num_tokens = steps.back().padded_tokens = 3;
@@ -124,16 +168,16 @@ std::vector<TokenRange> Scenario::real_rows(const ScenarioStep& step) const {
 
 bool Scenario::written_after(Slot slot, Step step) const {
   return std::ranges::any_of(steps, [&](const ScenarioStep& later) {
-    return later.step > step && std::ranges::find(later.slots, slot) != later.slots.end();
+    return later.step > step && wanted_token(later, slot) != later.slots.end();
   });
 }
 
 Scenario::Row Scenario::expected(Slot slot, StepWindow window, Step last) const {
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const auto found = std::ranges::find(step->slots, slot);
+    const auto found = wanted_token(*step, slot);
     if (step->step > last || found == step->slots.end()) continue;
     const std::int64_t row = first_row(*step) + (found - step->slots.begin());
-    if (step->trouble != Trouble::none || router.misses_route(step->step, row)) return {};
+    if (step->fails() || router.misses_route(step->step, row)) return {};
     const RowState state = row_state(step->step, window);
     if (state != RowState::present) return {state, {}};
     return {state, router.row(step->step, row)};

@@ -6,6 +6,8 @@
 #include <moetap/transport.h>
 
 #include <cstdint>
+#include <optional>
+#include <random>
 #include <vector>
 
 #include "model.h"
@@ -31,7 +33,17 @@ struct ScenarioStep {
   std::vector<Slot> slots{};              // of this rank's tokens
   Trouble trouble = Trouble::none;
   std::vector<RequestSpan> requests{};  // whose the tokens are; nobody needs to know if empty
+  std::optional<std::vector<TokenRange>> wanted{};  // as in StepInfo
+
+  bool wants(std::int64_t token) const;
+  bool wants_any() const { return !wanted || !wanted->empty(); }
+  // Whether its trouble shows: a step that nobody wants anything of cannot fail, and a slot is
+  // looked at only if its token is wanted.
+  bool fails() const;
 };
+
+// Any ranges, with chances for all and none; some meet.
+std::optional<std::vector<TokenRange>> draw_wanted(std::mt19937_64& random, std::int64_t tokens);
 
 struct Scenario {
   static constexpr std::int64_t kMaxTokens = 24;
@@ -41,7 +53,7 @@ struct Scenario {
   static constexpr int kRank = 1;
 
   // Steps of every kind, the last one without trouble.
-  Scenario(std::uint64_t seed, Router router, RankLayout layout);
+  Scenario(std::uint64_t seed, Router router, RankLayout layout, bool opt_in = false);
   // These steps, with this rank's rows only.
   Scenario(Router router, std::vector<ScenarioStep> steps);
 
@@ -62,7 +74,7 @@ struct Scenario {
     std::vector<std::byte> bytes{};
   };
   Row expected(Slot slot, StepWindow window, Step last) const;
-  // Whether a step behind this one writes to the slot.
+  // Whether a step behind this one has the slot's row.
   bool written_after(Slot slot, Step step) const;
 };
 

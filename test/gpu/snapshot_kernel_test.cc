@@ -26,9 +26,10 @@ struct Cache {
                .missing_step = missing_step.data(),
                .routes = routes.data(),
                .slot_mapping = slot_mapping.data(),
+               .tokens = nullptr,
                .slots = slots.data(),
                .rows = rows.data(),
-               .num_tokens = num_tokens,
+               .num_rows = num_tokens,
                .max_tokens = max_tokens,
                .num_slots = kSlots,
                .num_layers = num_layers,
@@ -41,7 +42,7 @@ struct Cache {
   }
 
   void run(int lanes = 1) {
-    test::run_kernel(kernel, (kernel.num_tokens + kernel.kTokens - 1) / kernel.kTokens, lanes);
+    test::run_kernel(kernel, (kernel.num_rows + kernel.kTokens - 1) / kernel.kTokens, lanes);
   }
 
   static constexpr Id kUntouched = 0xEE;
@@ -80,6 +81,58 @@ TYPED_TEST(SnapshotKernelOf, TransposesToRowsByToken) {
       }
     }
   }
+}
+
+TYPED_TEST(SnapshotKernelOf, TakesOnlyTheTokensThatAreWanted) {
+  std::mt19937 random(2);
+  for (const int lanes : test::kLaneCounts) {
+    for (const int top_k : {1, 8, 22}) {
+      for (const unsigned run : {1, 3, 16, 40}) {  // tokens in a row, about
+        SCOPED_TRACE(::testing::Message() << lanes << " lanes, top " << top_k << ", runs " << run);
+        Cache<TypeParam> cache(5, top_k, 99, 100);
+        std::vector<std::uint32_t> tokens;
+        for (std::uint32_t next = 0; next < 99;) {
+          next += static_cast<std::uint32_t>(random() % (run + 1));
+          for (auto left = 1 + random() % run; left > 0 && next < 99; --left) {
+            tokens.push_back(next++);
+          }
+        }
+        ASSERT_GT(tokens.size(), 3u);
+        cache.missing_step[tokens[3]] = kStep;
+        cache.kernel.tokens = tokens.data();
+        cache.kernel.num_rows = static_cast<std::int64_t>(tokens.size());
+        cache.run(lanes);
+        std::size_t i = 0;
+        for (std::size_t row = 0; row < 100; ++row) {
+          const bool taken = row < tokens.size();
+          for (int layer = 0; layer < 5; ++layer) {
+            for (int k = 0; k < top_k; ++k, ++i) {
+              const std::size_t from = taken ? (layer * 100 + tokens[row]) * top_k + k : 0;
+              const auto id = static_cast<TypeParam>(cache.routes[from]);
+              ASSERT_EQ(cache.rows[i], taken ? id : cache.kUntouched) << "row " << row;
+            }
+          }
+          const Slot slot = taken ? cache.slot_mapping[tokens[row]] : -77;
+          EXPECT_EQ(cache.slots[row], row == 3 ? ~slot : slot) << "row " << row;
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(SnapshotKernelOf, LooksAtNoSlotThatIsNotWanted) {
+  Cache<TypeParam> cache(2, 8, 50, 100);
+  cache.slot_mapping[20] = kSlots;
+  cache.slot_mapping[30] = -1;
+  const std::vector<std::uint32_t> tokens = {19, 21, 30};
+  cache.kernel.tokens = tokens.data();
+  cache.kernel.num_rows = 2;
+  cache.run();
+  EXPECT_EQ(cache.step.fault, 0u);
+  cache.kernel.num_rows = 3;
+  cache.run();
+  EXPECT_EQ(cache.step.fault, static_cast<std::uint32_t>(DeviceFault::slot));
+  EXPECT_EQ(cache.step.fault_token, 30);  // of the step, not of the record
 }
 
 TYPED_TEST(SnapshotKernelOf, ClonesTheSlotMapping) {
@@ -122,7 +175,11 @@ TYPED_TEST(SnapshotKernelOf, ReportsASlotOutsideTheBuffer) {
   }
 }
 
-TEST(ReportKernel, CopiesWhatTheStepFound) {
+class Report : public ::testing::TestWithParam<std::int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Wanted, Report, ::testing::Values(-1, 0, 7));
+
+TEST_P(Report, CopiesWhatTheStepFound) {
+  const std::int64_t wanted = GetParam();
   for (const int lanes : test::kLaneCounts) {
     const DeviceStep step{.step = kStep,
                           .num_tokens = 12,
@@ -138,11 +195,13 @@ TEST(ReportKernel, CopiesWhatTheStepFound) {
                                   .captured = captured.data(),
                                   .report = &report,
                                   .record_captured = copy.data(),
+                                  .wanted = wanted,
                                   .num_layers = 5},
                      1, lanes);
     EXPECT_EQ(copy, captured);
     EXPECT_EQ(report.step, kStep);
-    EXPECT_EQ(report.num_tokens, 12);
+    EXPECT_EQ(report.num_tokens, wanted < 0 ? 12 : wanted);
+    EXPECT_EQ(report.step_tokens, 12);
     EXPECT_EQ(report.fault, 1u);
     EXPECT_EQ(report.fault_layer, 2);
     EXPECT_EQ(report.fault_token, 3);

@@ -22,14 +22,14 @@ constexpr std::int64_t kSlots = 100;
 class StepRecord : public testing::Test {
  protected:
   StepRecord() {
-    *view.report = {kStep, 4, 0, 0, 0, 0};
+    *view.report = {kStep, 4, 4, 0, 0, 0, 0};
     std::fill(view.captured.begin(), view.captured.end(), kStep);
     std::iota(view.slots.begin(), view.slots.end(), 96);
   }
 
   std::string fault() { return fault_of(view, shape, kStep, kSlots).value_or(""); }
   void fail(DeviceFault fault, std::int32_t layer, std::int64_t token, std::int64_t value) {
-    *view.report = {kStep, 4, static_cast<std::uint32_t>(fault), layer, token, value};
+    *view.report = {kStep, 4, 4, static_cast<std::uint32_t>(fault), layer, token, value};
   }
   void expect_fault(const std::vector<std::string>& words) {
     const std::string text = fault();
@@ -110,7 +110,7 @@ TEST_F(StepRecord, LayersThatWereNotCapturedAreNamedByTheModelsIds) {  // H3
 TEST_F(StepRecord, StepWithoutTokensNeedsNoLayers) {
   std::vector<Line> empty(StepRecordLayout(shape, 0).bytes / 64);
   StepRecordView record(shape, 0, std::as_writable_bytes(std::span(empty)));
-  *record.report = {kStep, 0, 0, 0, 0, 0};
+  *record.report = {kStep, 0, 0, 0, 0, 0, 0};
   EXPECT_EQ(fault_of(record, shape, kStep, kSlots), std::nullopt);
 }
 
@@ -122,7 +122,8 @@ TEST_F(StepRecord, DeviceFaultsNameLayerTokenAndValue) {
   fail(DeviceFault::layer_twice, 1, 0, 0);  // H1
   expect_fault({"layer 5", "twice"});
   fail(DeviceFault::rows, 2, 0, 3);
-  expect_fault({"layer 6", "3 rows", "4 tokens"});
+  view.report->step_tokens = 9;  // of which the record has those that are wanted
+  expect_fault({"layer 6", "3 rows", "9 tokens"});
 }
 
 TEST_F(StepRecord, UnknownFaultOrLayerIsStillAFault) {
@@ -137,7 +138,7 @@ TEST_F(StepRecord, UnknownFaultOrLayerIsStillAFault) {
 TEST_F(StepRecord, SlotsAreCheckedOnTheHostToo) {
   for (const Slot bad : {Slot{100}, ~Slot{100}, std::numeric_limits<Slot>::min()}) {
     view.slots[2] = bad;
-    expect_fault({"token 2", "slot " + std::to_string(bad < 0 ? ~bad : bad), "[0, 100)"});
+    expect_fault({"row 2", "slot " + std::to_string(bad < 0 ? ~bad : bad), "[0, 100)"});
   }
 }
 

@@ -34,9 +34,10 @@ class DeviceCache {
   void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream);
 
   // Writes the StepRecord of the current step into `record` (device memory): transposed to
-  // [token][layer][top_k], narrowed, the slots cloned and checked against num_slots.
-  void snapshot(const Slot* slot_mapping, std::int64_t num_tokens, std::int64_t num_slots,
-                std::byte* record, Stream& stream);
+  // [row][layer][top_k], narrowed, the slots cloned and checked against num_slots. The rows are
+  // those of `tokens` (device memory, num_rows long, ascending), or of all num_rows tokens if null.
+  void snapshot(const Slot* slot_mapping, std::int64_t num_rows, std::int64_t num_slots,
+                std::byte* record, Stream& stream, const std::uint32_t* tokens = nullptr);
 
  private:
   // An entry of the process's register of caches.
@@ -64,8 +65,8 @@ class DeviceCache {
   template <class T>
   void launch_capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream);
   template <class Id>
-  void launch_snapshot(const Slot* slot_mapping, std::int64_t num_tokens, std::int64_t num_slots,
-                       Slot* slots, std::byte* rows, Stream& stream);
+  void launch_snapshot(const Slot* slot_mapping, const std::uint32_t* tokens, std::int64_t num_rows,
+                       std::int64_t num_slots, Slot* slots, std::byte* rows, Stream& stream);
 
   Owner owner_;
   ModelShape shape_;

@@ -16,7 +16,7 @@ namespace moetap {
 // What a ring record is. The descriptor lies beside its bytes in the ring.
 struct Descriptor {
   enum class Kind : std::uint32_t {
-    step,         // a StepRecord of `num_tokens`
+    step,         // a StepRecord of `num_tokens`, those that are wanted
     failed_step,  // the step failed: `text` says why, `slots` of its record lose their rows
     request,      // rows of positions [position, position + num_tokens) of `request`, above those
                   // of its earlier records: [states: 1 byte a row, padded to 64][rows]

@@ -25,7 +25,8 @@ enum class DeviceFault : std::uint32_t {
 // The head of a record, written on the device.
 struct StepReport {
   std::uint64_t step;
-  std::int64_t num_tokens;
+  std::int64_t num_tokens;   // whose rows are in the record
+  std::int64_t step_tokens;  // of the forward pass
   std::uint32_t fault;       // DeviceFault
   std::int32_t fault_layer;  // index into the row
   std::int64_t fault_token;
@@ -33,8 +34,9 @@ struct StepReport {
 };
 
 // A record is [StepReport][captured: num_layers x uint64][slots: num_tokens x int64][rows]:
-// `captured[l]` is the step in which layer l was last captured; a row with a missing route has its
-// slot stored as ~slot; rows are narrow, row_bytes each. All parts are 64-byte aligned, and a
+// `num_tokens` are those whose rows are wanted, in their order. `captured[l]` is the step in which
+// layer l was last captured; a row with a missing route has its slot stored as ~slot; rows are
+// narrow, row_bytes each. All parts are 64-byte aligned, and a
 // record of fewer tokens is a shorter record, so that one contiguous copy moves it.
 struct StepRecordLayout {
   StepRecordLayout(const ModelShape& shape, std::int64_t num_tokens);

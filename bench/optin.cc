@@ -1,0 +1,66 @@
+// What publishing costs where only some requests want their rows: all, every other one, one in 32,
+// none. Each takes turns with steps that all is wanted of; of_all is the share of their time.
+#include <benchmark/benchmark.h>
+
+#include <string>
+#include <vector>
+
+#include "benchmarks.h"
+#include "fixture.h"
+#include "publishing.h"
+
+namespace moetap::bench {
+namespace {
+
+constexpr const char* kModel = "qwen3-30b-a3b";
+constexpr std::int64_t kRequestTokens = 64;
+
+struct Share {
+  const char* name;
+  std::int64_t one_in;  // requests; 0: none
+};
+constexpr Share kShares[] = {{"all", 1}, {"half", 2}, {"1of32", 32}, {"none", 0}};
+
+// Of a step's requests, kRequestTokens tokens each and one at least.
+std::vector<TokenRange> wanted_tokens(const Share& share, std::int64_t tokens) {
+  std::vector<TokenRange> wanted;
+  if (share.one_in == 0) return wanted;
+  for (std::int64_t start = 0; start < tokens; start += kRequestTokens * share.one_in) {
+    wanted.push_back({start, start + kRequestTokens});
+  }
+  return wanted;
+}
+
+void optin(benchmark::State& state, const std::string& transport, const Share& share,
+           std::int64_t tokens) {
+  auto& publishing = fixture<Publishing>("optin/" + transport, transport, kModel);
+  const std::vector<TokenRange> wanted = wanted_tokens(share, tokens);
+  double some = 0;
+  double all = 0;
+  std::uint64_t i = 0;
+  for ([[maybe_unused]] auto _ : state) {
+    const double seconds = publishing.step(
+        i, tokens, share.one_in == 1 ? std::nullopt : std::optional(std::span(wanted)));
+    state.SetIterationTime(seconds);
+    some += seconds;
+    all += publishing.step(i++, tokens);
+  }
+  state.counters["of_all"] = some / all;
+}
+
+}  // namespace
+
+void register_optin() {
+  for (const char* transport : {"shm", "device"}) {
+    for (const std::int64_t tokens : {256, 8192}) {
+      for (const Share& share : kShares) {
+        benchmark::RegisterBenchmark(name("optin", transport, share.name, tokens).c_str(), optin,
+                                     transport, share, tokens)
+            ->UseManualTime()
+            ->Iterations(steps_of(tokens));
+      }
+    }
+  }
+}
+
+}  // namespace moetap::bench

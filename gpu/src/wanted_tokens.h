@@ -1,0 +1,41 @@
+// The tokens of the open step whose rows somebody wants.
+#pragma once
+
+#include <moetap/step.h>
+#include <moetap/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace moetap {
+
+// Keeps what StepInfo::wanted says for as long as the step is open. Only the constructor allocates.
+class WantedTokens {
+ public:
+  explicit WantedTokens(std::int64_t max_tokens) {
+    ranges_.reserve(static_cast<std::size_t>(max_tokens));
+  }
+
+  void set(const StepInfo& step);
+
+  bool all() const { return all_; }              // every token of the step's is wanted
+  std::int64_t count() const { return count_; }  // of the wanted ones
+
+  static std::size_t list_bytes(std::int64_t tokens) {
+    return static_cast<std::size_t>(tokens) * sizeof(std::uint32_t);
+  }
+
+  // to[i] becomes the i-th wanted token; not of a step that all are wanted of.
+  void list(std::uint32_t* to) const;
+
+ private:
+  bool all_ = true;
+  std::int64_t count_ = 0;
+  std::vector<TokenRange> ranges_;
+};
+
+// The parts of step.requests that are wanted: whose the rows of the step's record are, in order.
+void assign_wanted_spans(const StepInfo& step, std::vector<RequestSpan>& spans);
+
+}  // namespace moetap
