@@ -3,7 +3,10 @@
 #include <moetap/error.h>
 #include <moetap/readers.h>
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <utility>
 
 namespace demo {
 namespace {
@@ -11,86 +14,165 @@ namespace {
 // How often a waiting scheduler looks whether its worker has died or it was interrupted.
 constexpr moetap::Milliseconds kLook{200};
 
-// Returns the name of the worker's device, once its end of the transport is there.
-std::string start(WorkerProcess& worker, const WorkerConfig& config) {
-  const std::string text = encode(config);
-  worker.send(Message::configure, std::as_bytes(std::span(text)));
-  return to_text(worker.expect(Message::ready));
-}
+// Rows are asked for some steps after a request is over, as clients do: its blocks may be reused
+// meanwhile.
+constexpr Step kReadAfter = 3;
+
+// New rows that a streaming client waits for.
+constexpr std::int64_t kStreamRows = 32;
 
 std::unique_ptr<moetap::SlotReadTransport> make_reader(const WorkerConfig& config) {
   return config.transport == TransportKind::shm ? moetap::make_shm_reader(config.endpoint)
                                                 : moetap::make_device_reader(config.endpoint);
 }
 
+double us_between(std::int64_t began_ns, std::int64_t ended_ns) {
+  return static_cast<double>(ended_ns - began_ns) / 1000;
+}
+
 }  // namespace
 
-Engine::Engine(WorkerProcess& worker, const WorkerConfig& config, Scheduler& scheduler)
-    : worker_(worker),
-      scheduler_(scheduler),
-      limit_(config.endpoint.limit),
-      device_(start(worker, config)),
-      reader_(make_reader(config)),
-      verifier_(config.endpoint.shape) {}
-
-EngineResult Engine::run(Progress& progress) {
-  for (Step step = 1; !scheduler_.done();) {
-    if (progress.stop) throw Interrupted();
-    const StepPlan& plan = scheduler_.plan(step);
-    if (plan.empty()) {
-      read_finished(progress);  // they hold the blocks that the rest needs
-    } else {
-      run_step(plan, progress);
-      ++step;
-    }
-  }
-  read_finished(progress);
-  result_.device = device_;
-  result_.counts = scheduler_.counts();
-  result_.rows = verifier_.counts();
-  return std::move(result_);
-}
-
-void Engine::run_step(const StepPlan& plan, Progress& progress) {
-  encode(plan, message_);
-  worker_.send(Message::plan, message_);
-  read_finished(progress);
-
-  const std::int64_t waiting_since = monotonic_ns();
-  wait_visible(plan.step, progress);
-  const std::int64_t visible = monotonic_ns();
-  const StepReply reply = decode_reply(worker_.expect(Message::reply));
-  if (reply.times.step != plan.step) {
-    throw moetap::MismatchError("a worker answered for another step than it was given");
-  }
-  result_.worker_overhead_us.push_back(static_cast<double>(reply.times.moetap_ns) / 1000);
-  if (waiting_since <= reply.times.forward_end_ns) {
-    result_.visible_latency_us.push_back(static_cast<double>(visible - reply.times.forward_end_ns) /
-                                         1000);
-  }
-  scheduler_.complete(reply.sampled);
-}
-
-void Engine::read_finished(Progress& progress) {
-  while (!scheduler_.finished().empty()) {
-    result_.read_us_per_request.push_back(
-        verifier_.read_and_check(reader_, *scheduler_.finished().front(), scheduler_.cache()));
-    scheduler_.release_finished();
-    ++progress.finished;
-  }
-}
-
-void Engine::wait_visible(Step step, Progress& progress) {
+template <class Call>
+auto Engine::patiently(Call&& call) {
   const auto deadline = std::chrono::steady_clock::now() + limit_;
   for (;;) {
     try {
-      return reader_.wait_for(step, kLook);
+      return call(kLook);
     } catch (const moetap::TimeoutError&) {
-      if (progress.stop) throw Interrupted();
+      if (progress_.stop) throw Interrupted();
       worker_.check();
       if (std::chrono::steady_clock::now() >= deadline) throw;
     }
   }
+}
+
+Engine::Engine(WorkerProcess& worker, const WorkerConfig& config, const EngineOptions& options,
+               Scheduler& scheduler, Progress& progress)
+    : worker_(worker),
+      options_(options),
+      scheduler_(scheduler),
+      progress_(progress),
+      limit_(config.endpoint.limit),
+      device_(start(config)),
+      reader_(make_reader(config)),
+      pending_(scheduler.ledger(), reader_),
+      clients_(config.endpoint.shape, scheduler.sequences(), options.follow_up),
+      verifier_(config.endpoint.shape) {
+  scheduler_.before_reuse([this](std::span<const BlockId> blocks) {
+    patiently([&](moetap::Milliseconds limit) { pending_.take_early(blocks, limit); });
+  });
+}
+
+EngineResult Engine::run() {
+  const auto depth = static_cast<std::size_t>(options_.async_depth);
+  while (!scheduler_.done() || scheduler_.in_flight() > 0) {
+    if (progress_.stop) throw Interrupted();
+    if (scheduler_.in_flight() < depth && !scheduler_.done()) {
+      const StepPlan& plan = scheduler_.plan();
+      if (!plan.empty()) {
+        send(plan);
+        leave(scheduler_.abort_due());
+        // While the worker runs.
+        read_due(scheduler_.last_step() > kReadAfter ? scheduler_.last_step() - kReadAfter : 0);
+        continue;
+      }
+      if (scheduler_.in_flight() == 0) read_due(scheduler_.last_step());  // they hold the blocks
+    }
+    if (scheduler_.in_flight() > 0) complete_oldest();
+  }
+  read_due(scheduler_.last_step());
+  result_.device = device_;
+  result_.counts = scheduler_.counts();
+  result_.clients = clients_.counts();
+  result_.rows = verifier_.counts();
+  return std::move(result_);
+}
+
+// Returns the name of the worker's device, once its end of the transport is there.
+std::string Engine::start(const WorkerConfig& config) {
+  const std::string text = encode(config);
+  worker_.send(Message::configure, std::as_bytes(std::span(text)));
+  return to_text(receive(Message::ready));
+}
+
+std::span<const std::byte> Engine::receive(Message expected) {
+  while (!worker_.ready(kLook)) {
+    if (progress_.stop) throw Interrupted();
+  }
+  return worker_.expect(expected);
+}
+
+void Engine::send(const StepPlan& plan) {
+  encode(plan, message_);
+  worker_.send(Message::plan, message_);
+  published_.push_back(!plan.wanted.empty());
+}
+
+void Engine::complete_oldest() {
+  const Step step = scheduler_.oldest_in_flight();
+  const std::int64_t waiting_since = monotonic_ns();
+  const bool published = published_.front();
+  published_.pop_front();
+  if (published) {
+    patiently([&](moetap::Milliseconds limit) { reader_.wait_for(step, limit); });
+  }
+  const std::int64_t visible = monotonic_ns();
+  const StepReply reply = decode_reply(receive(Message::reply));
+  if (reply.times.step != step) {
+    throw moetap::MismatchError(
+        fmt::format("a worker answered for step {} instead of {}", reply.times.step, step));
+  }
+  completed_ = step;
+  result_.worker_overhead_us.push_back(us_between(0, reply.times.moetap_ns));
+  if (published && waiting_since <= reply.times.forward_end_ns) {
+    result_.visible_latency_us.push_back(us_between(reply.times.forward_end_ns, visible));
+  }
+  leave(scheduler_.complete(step, reply.counts, reply.sampled));
+  for (const auto& sequence : scheduler_.running()) stream(*sequence);
+}
+
+// Gives a streaming client the rows that are new, where they are.
+void Engine::stream(Sequence& sequence) {
+  if (!sequence.streams || sequence.computed < sequence.taken + kStreamRows) return;
+  const moetap::RowPlan plan = scheduler_.ledger().rows_since(sequence.id, sequence.taken);
+  if (plan.last_step > completed_) return;  // more of the prompt is in flight
+  moetap::RoutesView view = moetap::view_rows(
+      reader_, plan, fmt::format("the client of request {}", sequence.id), limit_);
+  clients_.stream(sequence, std::move(view).detach());
+}
+
+void Engine::leave(std::vector<Ended> ended) {
+  for (Ended& one : ended) {
+    const BlockId block = one.rows.blocks.empty() ? -1 : one.rows.blocks.front();
+    if (one.sequence->wants_rows) pending_.add(std::move(one.rows));
+    unread_.push_back({std::move(one.sequence), one.end, block, scheduler_.last_step()});
+  }
+}
+
+// Reads what is over since step `oldest` or longer.
+void Engine::read_due(Step oldest) {
+  while (!unread_.empty() && unread_.front().since <= oldest) {
+    read(unread_.front());
+    unread_.pop_front();
+    ++progress_.finished;
+  }
+}
+
+void Engine::read(const Unread& unread) {
+  Sequence& sequence = *unread.sequence;
+  if (!sequence.wants_rows) return;
+  const bool taken_early = unread.block >= 0 && !scheduler_.ledger().held(unread.block);
+  const std::int64_t began = monotonic_ns();
+  const moetap::Routes rows =
+      patiently([&](moetap::Milliseconds limit) { return pending_.collect(sequence.id, limit); });
+  if (taken_early) {
+    ++result_.taken_early;
+  } else {
+    result_.read_us_per_request.push_back(us_between(began, monotonic_ns()));
+  }
+  scheduler_.release(sequence);
+  clients_.append(sequence, rows);
+  verifier_.check(sequence.request, {0, unread.end}, clients_.finish(sequence));
 }
 
 }  // namespace demo

@@ -1,16 +1,19 @@
-// The scheduler's side of one worker: plans its steps, waits for their rows, and reads and checks
-// the rows of requests that finish.
+// The scheduler's side of one worker: has several steps in flight, and reads and checks the rows of
+// requests that are over.
 #pragma once
 
+#include <moetap/pending_rows.h>
 #include <moetap/reader.h>
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "clients.h"
 #include "process.h"
 #include "protocol.h"
 #include "scheduler.h"
@@ -28,36 +31,67 @@ struct Progress {
   std::atomic<std::int64_t> finished{0};  // requests
 };
 
+struct EngineOptions {
+  int async_depth = 2;   // steps in flight
+  double follow_up = 0;  // see Clients
+};
+
 struct EngineResult {
   std::string device;
   SchedulerCounts counts;
+  ClientCounts clients;
   VerifierCounts rows;
-  std::vector<double> worker_overhead_us;   // one a step
-  std::vector<double> visible_latency_us;   // one a step that the scheduler was waiting for
-  std::vector<double> read_us_per_request;  // one a finished request
+  std::int64_t taken_early = 0;            // requests whose rows were read since a block was reused
+  std::vector<double> worker_overhead_us;  // one a step
+  std::vector<double> visible_latency_us;  // one a step that the scheduler was waiting for
+  std::vector<double> read_us_per_request;  // one a request whose rows were not taken early
 };
 
 class Engine {
  public:
   // Configures the worker and attaches to it.
-  Engine(WorkerProcess& worker, const WorkerConfig& config, Scheduler& scheduler);
+  Engine(WorkerProcess& worker, const WorkerConfig& config, const EngineOptions& options,
+         Scheduler& scheduler, Progress& progress);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
-  // Serves all requests. While a step runs, the rows of requests that finished in earlier ones are
-  // read; their blocks are given away only after that.
-  EngineResult run(Progress& progress);
+  // Serves all requests.
+  EngineResult run();
 
  private:
-  void run_step(const StepPlan& plan, Progress& progress);
-  void read_finished(Progress& progress);
-  void wait_visible(Step step, Progress& progress);
+  struct Unread {
+    std::shared_ptr<Sequence> sequence;
+    std::int64_t end;  // of its rows
+    BlockId block;     // that is held until they are read; -1: none
+    Step since;
+  };
+
+  std::string start(const WorkerConfig& config);
+  void send(const StepPlan& plan);
+  std::span<const std::byte> receive(Message expected);
+  void complete_oldest();
+  void stream(Sequence& sequence);
+  void leave(std::vector<Ended> ended);
+  void read_due(Step oldest);
+  void read(const Unread& unread);
+  // Repeats a call that takes a time limit, while the worker lives and nobody interrupts.
+  template <class Call>
+  auto patiently(Call&& call);
 
   WorkerProcess& worker_;
+  EngineOptions options_;
   Scheduler& scheduler_;
+  Progress& progress_;
   moetap::Milliseconds limit_;
   std::string device_;
   moetap::Reader reader_;
+  moetap::PendingRows pending_;
+  Clients clients_;
   Verifier verifier_;
   EngineResult result_;
+  std::deque<bool> published_;  // of the steps in flight: something is
+  std::deque<Unread> unread_;
+  Step completed_ = 0;
   std::vector<std::byte> message_;
 };
 

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace demo {
 
 KvCache::KvCache(std::int64_t num_blocks, int block_size) : block_size_(block_size) {
@@ -26,7 +28,7 @@ std::vector<BlockId> KvCache::take_cached(std::span<const BlockHash> hashes) {
   return taken;
 }
 
-BlockId KvCache::allocate(Step step) {
+BlockId KvCache::allocate() {
   if (oldest_ < 0) {
     throw moetap::StateError(fmt::format("all {} KV blocks are in use", num_blocks()));
   }
@@ -36,7 +38,6 @@ BlockId KvCache::allocate(Step step) {
   if (b.hashed) by_hash_.erase(b.hash);
   b.hashed = false;
   b.references = 1;
-  b.first_step = step;
   return block;
 }
 
@@ -46,7 +47,8 @@ void KvCache::set_hash(BlockId block, BlockHash hash) {
     throw moetap::StateError(fmt::format("KV block {} {}, so it cannot be given a hash", block,
                                          b.hashed ? "has one" : "is free"));
   }
-  if (!by_hash_.emplace(hash, block).second) return;
+  const auto [found, added] = by_hash_.emplace(hash, block);
+  if (!added) at(std::exchange(found->second, block)).hashed = false;
   b.hashed = true;
   b.hash = hash;
 }

@@ -12,7 +12,6 @@
 namespace demo {
 
 using moetap::BlockId;
-using moetap::Step;
 
 // Identifies the contents of a block and of everything before it.
 using BlockHash = std::uint64_t;
@@ -30,12 +29,11 @@ class KvCache {
   // Takes the blocks of the longest prefix of `hashes` that is there, adding a reference to each.
   std::vector<BlockId> take_cached(std::span<const BlockHash> hashes);
 
-  // Takes a free block for new contents, whose first row is written in `step` or later.
-  // moetap::StateError if there is none.
-  BlockId allocate(Step step);
+  // Takes a free block for new contents. moetap::StateError if there is none.
+  BlockId allocate();
 
-  // Makes a full block, which the caller holds, available by its hash. Keeps an earlier block of
-  // the same hash.
+  // Makes a full block, which the caller holds, available by its hash, in the place of an earlier
+  // block of the same hash: that one may lack rows, if nobody wanted them.
   void set_hash(BlockId block, BlockHash hash);
 
   // Gives up one reference to each. Later blocks become the first to be reused: a prefix is worth
@@ -44,15 +42,11 @@ class KvCache {
 
   int references(BlockId block) const { return at(block).references; }
 
-  // The step for which the block was allocated: older rows in its slots are another owner's.
-  Step first_step(BlockId block) const { return at(block).first_step; }
-
  private:
   struct Block {
     int references = 0;
     bool hashed = false;
     BlockHash hash = 0;
-    Step first_step = 0;
     BlockId older = -1;  // neighbours in the list of free blocks
     BlockId newer = -1;
   };

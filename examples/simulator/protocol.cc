@@ -26,9 +26,18 @@ constexpr std::uint64_t kMaxBytes = 1ULL << 30;
 
 struct PlanHeader {
   Step step;
-  std::uint64_t spans;
+  std::int64_t num_tokens;
   std::uint64_t ended;
+  std::uint64_t spans;
+  std::uint64_t blocks;
+  std::uint64_t wanted;
   std::uint64_t tokens;
+};
+
+struct ReplyHeader {
+  StepTimes times;
+  std::uint64_t counts;
+  std::uint64_t sampled;
 };
 
 template <class T>
@@ -56,6 +65,45 @@ void expect_end(std::span<const std::byte> payload) {
   if (!payload.empty()) {
     throw moetap::MismatchError(fmt::format("a message has {} bytes too many", payload.size()));
   }
+}
+
+// What is left of a plan's parts as its spans take theirs.
+struct Part {
+  const PlanView& plan;
+  const char* what;
+  std::int64_t left;
+
+  void take(std::int64_t count, std::int64_t least) {
+    if (count < least || count > left) {
+      throw moetap::MismatchError(
+          fmt::format("step {} has {} {} left for a span of {}", plan.step, left, what, count));
+    }
+    left -= count;
+  }
+  void expect_end() const {
+    if (left != 0) {
+      throw moetap::MismatchError(
+          fmt::format("step {} has {} {} that are in no span", plan.step, left, what));
+    }
+  }
+};
+
+void check_spans(const PlanView& plan) {
+  Part all{plan, "tokens", plan.num_tokens};
+  Part known{plan, "known tokens", std::ssize(plan.tokens)};
+  Part blocks{plan, "blocks", std::ssize(plan.blocks)};
+  for (const PlanSpan& span : plan.spans) {
+    if (span.kind > SpanKind::decode) {
+      throw moetap::MismatchError(fmt::format("step {} has a span of kind {}", plan.step,
+                                              static_cast<std::uint32_t>(span.kind)));
+    }
+    all.take(span.count, 1);
+    if (span.kind != SpanKind::decode) known.take(span.count, 1);
+    blocks.take(span.new_blocks, 0);
+  }
+  all.expect_end();
+  known.expect_end();
+  blocks.expect_end();
 }
 
 }  // namespace
@@ -154,6 +202,7 @@ std::string encode(const WorkerConfig& config) {
   return nlohmann::json{{"instance", e.instance},
                         {"dp_rank", e.dp_rank},
                         {"dp_size", config.dp_size},
+                        {"block_size", config.block_size},
                         {"moe_layers", e.shape.moe_layers()},
                         {"top_k", e.shape.top_k()},
                         {"num_experts", e.shape.num_experts()},
@@ -163,7 +212,9 @@ std::string encode(const WorkerConfig& config) {
                         {"limit_ms", e.limit.count()},
                         {"transport", transport_name(config.transport)},
                         {"device", config.device},
-                        {"step_ms", config.step_ms}}
+                        {"step_ms", config.step_ms},
+                        {"drafts", config.drafts},
+                        {"reject_rate", config.reject_rate}}
       .dump();
 }
 
@@ -180,19 +231,25 @@ WorkerConfig decode_config(const std::string& text) {
   json.at("ring_depth").get_to(config.endpoint.ring_depth);
   config.endpoint.limit = moetap::Milliseconds(json.at("limit_ms").get<std::int64_t>());
   json.at("dp_size").get_to(config.dp_size);
+  json.at("block_size").get_to(config.block_size);
   config.transport = json.at("transport") == "shm" ? TransportKind::shm : TransportKind::device;
   json.at("device").get_to(config.device);
   json.at("step_ms").get_to(config.step_ms);
+  json.at("drafts").get_to(config.drafts);
+  json.at("reject_rate").get_to(config.reject_rate);
   return config;
 }
 
 void encode(const StepPlan& plan, std::vector<std::byte>& out) {
-  const PlanHeader header{plan.step, plan.spans.size(), plan.ended.size(), plan.tokens.size()};
+  const PlanHeader header{plan.step,         plan.num_tokens,    plan.ended.size(),
+                          plan.spans.size(), plan.blocks.size(), plan.wanted.size(),
+                          plan.tokens.size()};
   out.clear();
   put(out, std::span(&header, 1));
-  put(out, std::span(plan.spans));
   put(out, std::span(plan.ended));
-  put(out, std::span(plan.slots));
+  put(out, std::span(plan.spans));
+  put(out, std::span(plan.blocks));
+  put(out, std::span(plan.wanted));
   put(out, std::span(plan.tokens));
 }
 
@@ -200,36 +257,31 @@ PlanView decode_plan(std::span<const std::byte> payload) {
   const PlanHeader header = take<PlanHeader>(payload, 1)[0];
   PlanView plan;
   plan.step = header.step;
-  plan.spans = take<PlanSpan>(payload, header.spans);
+  plan.num_tokens = header.num_tokens;
   plan.ended = take<PlanEnd>(payload, header.ended);
-  plan.slots = take<Slot>(payload, header.tokens);
+  plan.spans = take<PlanSpan>(payload, header.spans);
+  plan.blocks = take<BlockId>(payload, header.blocks);
+  plan.wanted = take<moetap::TokenRange>(payload, header.wanted);
   plan.tokens = take<Token>(payload, header.tokens);
   expect_end(payload);
-  std::int64_t left = std::ssize(plan.tokens);
-  for (const PlanSpan& span : plan.spans) {
-    if (span.count < 1 || span.count > left) {
-      throw moetap::MismatchError(
-          fmt::format("step {} has {} tokens left for a span of {}", plan.step, left, span.count));
-    }
-    left -= span.count;
-  }
-  if (left != 0) {
-    throw moetap::MismatchError(
-        fmt::format("step {} has {} tokens that are in no span", plan.step, left));
-  }
+  check_spans(plan);
   return plan;
 }
 
-void encode(const StepTimes& times, std::span<const Token> sampled, std::vector<std::byte>& out) {
+void encode(const StepReply& reply, std::vector<std::byte>& out) {
+  const ReplyHeader header{reply.times, reply.counts.size(), reply.sampled.size()};
   out.clear();
-  put(out, std::span(&times, 1));
-  put(out, sampled);
+  put(out, std::span(&header, 1));
+  put(out, reply.counts);
+  put(out, reply.sampled);
 }
 
 StepReply decode_reply(std::span<const std::byte> payload) {
+  const ReplyHeader header = take<ReplyHeader>(payload, 1)[0];
   StepReply reply;
-  reply.times = take<StepTimes>(payload, 1)[0];
-  reply.sampled = take<Token>(payload, payload.size() / sizeof(Token));
+  reply.times = header.times;
+  reply.counts = take<std::int32_t>(payload, header.counts);
+  reply.sampled = take<Token>(payload, header.sampled);
   expect_end(payload);
   return reply;
 }

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler.h"
+#include "plan.h"
 
 namespace demo {
 
@@ -70,9 +70,12 @@ std::string transport_name(TransportKind kind);
 struct WorkerConfig {
   moetap::Endpoint endpoint;
   int dp_size = 1;  // workers in all
+  int block_size = 16;
   TransportKind transport = TransportKind::shm;
   std::string device = "auto";
-  double step_ms = 0;  // how long the pretended forward pass takes at least
+  double step_ms = 0;      // how long the pretended forward pass takes at least
+  bool drafts = false;     // there is a draft model
+  double reject_rate = 0;  // of its tokens
 };
 
 std::string encode(const WorkerConfig& config);
@@ -81,9 +84,11 @@ WorkerConfig decode_config(const std::string& text);
 // A plan as the worker sees it, in the payload that it arrived in.
 struct PlanView {
   Step step = 0;
-  std::span<const PlanSpan> spans;
+  std::int64_t num_tokens = 0;
   std::span<const PlanEnd> ended;
-  std::span<const Slot> slots;
+  std::span<const PlanSpan> spans;
+  std::span<const BlockId> blocks;
+  std::span<const moetap::TokenRange> wanted;
   std::span<const Token> tokens;
 };
 
@@ -98,12 +103,13 @@ struct StepTimes {
   std::int64_t moetap_ns = 0;       // that the worker spent in begin_step() and publish()
 };
 
-void encode(const StepTimes& times, std::span<const Token> sampled, std::vector<std::byte>& out);
-
 struct StepReply {
   StepTimes times;
+  std::span<const std::int32_t> counts;  // tokens of each span that samples
   std::span<const Token> sampled;
 };
+
+void encode(const StepReply& reply, std::vector<std::byte>& out);
 StepReply decode_reply(std::span<const std::byte> payload);
 
 // CLOCK_MONOTONIC, the same for all processes of a machine.

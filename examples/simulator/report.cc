@@ -37,22 +37,26 @@ Percentiles percentiles(std::vector<double> samples) {
   return {at(0.50), at(0.99)};
 }
 
+std::string RunReport::failure() const {
+  if (requests_rejected == requests) {
+    return fmt::format("{}: nothing was served: all {} requests were rejected", transport,
+                       requests);
+  }
+  if (rows.complete()) return "";
+  return fmt::format("{}: of {} rows that were asked for {} were verified, {} are wrong", transport,
+                     rows.expected, rows.verified, rows.wrong);
+}
+
 void summarize(const std::vector<EngineResult>& results, RunReport& report) {
   std::vector<double> overhead;
   std::vector<double> latency;
   std::vector<double> reads;
   for (const EngineResult& result : results) {
     report.device = result.device;
-    report.counts.steps += result.counts.steps;
-    report.counts.tokens += result.counts.tokens;
-    report.counts.prefix_hit_tokens += result.counts.prefix_hit_tokens;
-    report.counts.preemptions += result.counts.preemptions;
-    report.rows.expected += result.rows.expected;
-    report.rows.verified += result.rows.verified;
-    report.rows.wrong += result.rows.wrong;
-    report.rows.missing += result.rows.missing;
-    report.rows.examples.insert(report.rows.examples.end(), result.rows.examples.begin(),
-                                result.rows.examples.end());
+    report.counts += result.counts;
+    report.clients += result.clients;
+    report.rows += result.rows;
+    report.taken_early += result.taken_early;
     append(overhead, result.worker_overhead_us);
     append(latency, result.visible_latency_us);
     append(reads, result.read_us_per_request);
@@ -77,10 +81,24 @@ std::string to_table(const std::vector<RunReport>& runs) {
   row("tokens", [](const RunReport& r) { return grouped(r.counts.tokens); });
   row("prefix hit tokens", [](const RunReport& r) { return grouped(r.counts.prefix_hit_tokens); });
   row("preemptions", [](const RunReport& r) { return grouped(r.counts.preemptions); });
+  row("steps in flight, at most", [](const RunReport& r) { return grouped(r.async_depth); });
+  row("drafts, rejected", [](const RunReport& r) {
+    return grouped(r.counts.drafts) + ", " + grouped(r.counts.drafts_rejected);
+  });
+  row("requests aborted", [](const RunReport& r) { return grouped(r.counts.aborted); });
+  row("requests that ask for rows", [](const RunReport& r) { return grouped(r.counts.wanting); });
+  row("rows published", [](const RunReport& r) { return grouped(r.counts.rows_published); });
+  row("rows asked for while running",
+      [](const RunReport& r) { return grouped(r.clients.streamed); });
+  row("rows of earlier turns", [](const RunReport& r) { return grouped(r.clients.kept); });
+  row("requests read before reuse", [](const RunReport& r) { return grouped(r.taken_early); });
   row("rows expected", [](const RunReport& r) { return grouped(r.rows.expected); });
   row("rows verified", [](const RunReport& r) { return grouped(r.rows.verified); });
   row("rows wrong", [](const RunReport& r) { return grouped(r.rows.wrong); });
-  row("rows missing", [](const RunReport& r) { return grouped(r.rows.missing); });
+  row("rows missing, stale, clobbered", [](const RunReport& r) {
+    return fmt::format("{}, {}, {}", grouped(r.rows.missing), grouped(r.rows.stale),
+                       grouped(r.rows.clobbered));
+  });
   row("bytes per row", [](const RunReport& r) { return fmt::to_string(r.bytes_per_row); });
   row("worker overhead, us", [](const RunReport& r) { return to_cell(r.worker_overhead_us); });
   row("visible latency, us", [](const RunReport& r) { return to_cell(r.visible_latency_us); });
@@ -104,6 +122,18 @@ std::string to_json(const std::vector<RunReport>& runs) {
                     {"rows_verified", r.rows.verified},
                     {"rows_wrong", r.rows.wrong},
                     {"rows_missing", r.rows.missing},
+                    {"rows_stale", r.rows.stale},
+                    {"rows_clobbered", r.rows.clobbered},
+                    {"rows_published", r.counts.rows_published},
+                    {"bytes_published", r.bytes_published()},
+                    {"rows_streamed", r.clients.streamed},
+                    {"rows_of_earlier_turns", r.clients.kept},
+                    {"requests_wanting", r.counts.wanting},
+                    {"requests_aborted", r.counts.aborted},
+                    {"requests_taken_early", r.taken_early},
+                    {"async_depth", r.async_depth},
+                    {"drafts", r.counts.drafts},
+                    {"drafts_rejected", r.counts.drafts_rejected},
                     {"prefix_hit_tokens", r.counts.prefix_hit_tokens},
                     {"preemptions", r.counts.preemptions},
                     {"worker_overhead_us", to_json(r.worker_overhead_us)},

@@ -25,16 +25,23 @@ struct RunReport {
   std::string trace;
   std::int64_t requests = 0;
   std::int64_t requests_rejected = 0;
+  std::int64_t async_depth = 0;
   SchedulerCounts counts;
+  ClientCounts clients;
   VerifierCounts rows;
+  std::int64_t taken_early = 0;  // requests
   Percentiles worker_overhead_us;
   Percentiles visible_latency_us;
   Percentiles read_us_per_request;
   std::size_t bytes_per_row = 0;
   double wall_s = 0;
 
-  // Something was served, every expected row was verified, and none was wrong.
-  bool ok() const { return rows.expected > 0 && rows.wrong == 0 && rows.verified == rows.expected; }
+  std::int64_t bytes_published() const {
+    return counts.rows_published * static_cast<std::int64_t>(bytes_per_row);
+  }
+  // Why the run is no success, or "": something was served, and every row that was asked for was
+  // verified.
+  std::string failure() const;
 };
 
 // Adds up what the workers' engines found.

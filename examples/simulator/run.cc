@@ -36,9 +36,12 @@ WorkerConfig config_of(const RunOptions& options, const moetap::ModelShape& shap
                        .num_slots = s.num_blocks * s.block_size,
                        .max_tokens = s.max_tokens},
           .dp_size = options.workers,
+          .block_size = s.block_size,
           .transport = options.transport,
           .device = options.device,
-          .step_ms = options.step_ms};
+          .step_ms = options.step_ms,
+          .drafts = s.drafts > 0,
+          .reject_rate = options.reject_rate};
 }
 
 class ProgressBar {
@@ -96,6 +99,7 @@ RunReport run_simulation(const RunOptions& options, const moetap::ModelShape& sh
   report.trace = trace.name;
   report.requests = std::ssize(trace.requests);
   report.bytes_per_row = shape.row_bytes();
+  report.async_depth = options.engine.async_depth;
   std::list<Scheduler> schedulers;
   for (int rank = 0; rank < options.workers; ++rank) {
     const Scheduler& added =
@@ -116,7 +120,8 @@ RunReport run_simulation(const RunOptions& options, const moetap::ModelShape& sh
   int rank = 0;
   for (WorkerProcess& worker : workers) {
     pending.push_back(std::async(std::launch::async, [&, &served = *scheduler++, rank = rank++] {
-      return Engine(worker, config_of(options, shape, rank), served).run(progress);
+      const WorkerConfig config = config_of(options, shape, rank);
+      return Engine(worker, config, options.engine, served, progress).run();
     }));
   }
   summarize(collect(pending, progress, bar, stop), report);

@@ -18,6 +18,8 @@ struct RunOptions {
   std::string device = "auto";
   int workers = 1;
   double step_ms = 1;
+  double reject_rate = 0.3;
+  EngineOptions engine;        // of each worker
   SchedulerOptions scheduler;  // of each worker
 };
 

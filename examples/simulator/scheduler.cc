@@ -10,56 +10,71 @@
 namespace demo {
 namespace {
 
+// What a client does is drawn from its request's seed and one of these.
+enum Draw : std::uint64_t { kOptIn = 1, kStream, kAbort, kAbortAfter };
+
 std::int64_t blocks_for(std::int64_t positions, int block_size) {
   return (positions + block_size - 1) / block_size;
 }
 
-// Chained, so that equal hashes mean equal contents and equal prefixes (64 bits: among a million
-// blocks a collision has a chance of about 3e-8, and the verifier would show it).
-void extend_hashes(Sequence& sequence, int block_size) {
-  const auto size = static_cast<std::size_t>(block_size);
-  while ((sequence.hashes.size() + 1) * size <= sequence.tokens.size()) {
-    std::uint64_t hash = sequence.hashes.empty() ? 0x6d6f65746170ULL : sequence.hashes.back();
-    const Token* token = &sequence.tokens[sequence.hashes.size() * size];
-    for (std::size_t i = 0; i < size; ++i) {
-      hash = mix(hash + static_cast<std::uint64_t>(token[i]) + 0x9e3779b97f4a7c15ULL);
-    }
-    sequence.hashes.push_back(hash);
-  }
-}
-
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerOptions& options, std::vector<Request> requests)
-    : options_(options), cache_(options.num_blocks, options.block_size) {
+SchedulerCounts& SchedulerCounts::operator+=(const SchedulerCounts& other) {
+  steps += other.steps;
+  tokens += other.tokens;
+  prefix_hit_tokens += other.prefix_hit_tokens;
+  preemptions += other.preemptions;
+  drafts += other.drafts;
+  drafts_rejected += other.drafts_rejected;
+  wanting += other.wanting;
+  aborted += other.aborted;
+  rows_published += other.rows_published;
+  return *this;
+}
+
+Scheduler::Scheduler(const SchedulerOptions& options, const std::vector<Request>& requests)
+    : options_(options),
+      cache_(options.num_blocks, options.block_size),
+      ledger_(options.num_blocks, options.block_size) {
   if (options.max_requests < 1 || options.max_tokens < options.max_requests) {
     throw moetap::ArgumentError(fmt::format(
         "steps of {} tokens for {} requests at a time; a step must have a token for each, and "
         "there must be at least 1",
         options.max_tokens, options.max_requests));
   }
-  for (Request& request : requests) reject_or_enqueue(std::move(request));
+  for (std::size_t i = 0; i < requests.size(); ++i) add_request(requests[i], i + 1);
+  waiting_.assign(sequences_.begin(), sequences_.end());
 }
 
-void Scheduler::reject_or_enqueue(Request request) {
+void Scheduler::add_request(Request request, std::size_t number) {
   const std::int64_t needed = blocks_for(request.length() - 1, options_.block_size);
   if (needed > options_.num_blocks) {
     rejected_.push_back(fmt::format("{}: {} tokens need {} KV blocks, there are {} (--kv-blocks)",
                                     request.name, request.length(), needed, options_.num_blocks));
     return;
   }
-  auto sequence = std::make_unique<Sequence>();
-  sequence->id = waiting_.size() + 1;
+  auto sequence = std::make_shared<Sequence>();
+  sequence->id = number;
+  const std::uint64_t seed = request.seed;
+  sequence->wants_rows = happens(options_.clients.opt_in, seed, kOptIn);
+  sequence->streams = sequence->wants_rows && happens(options_.clients.stream, seed, kStream);
+  if (happens(options_.clients.abort, seed, kAbort)) {
+    const auto most = static_cast<std::uint64_t>(request.output) + 4;
+    sequence->abort_after = static_cast<std::int64_t>(1 + mix(seed ^ mix(kAbortAfter)) % most);
+  }
+  if (sequence->wants_rows) ++counts_.wanting;
   sequence->request = std::move(request);
-  waiting_.push_back(std::move(sequence));
+  sequences_.push_back(std::move(sequence));
 }
 
-const StepPlan& Scheduler::plan(Step step) {
-  plan_.step = step;
+const StepPlan& Scheduler::plan() {
+  plan_.step = last_step_ + 1;
   plan_.spans.clear();
+  plan_.blocks.clear();
+  plan_.wanted.clear();
   plan_.tokens.clear();
-  plan_.slots.clear();
-  planned_.clear();
+  plan_.num_tokens = 0;
+  work_.clear();
   budget_ = options_.max_tokens;
   const std::int64_t preemptions = counts_.preemptions;
 
@@ -67,145 +82,164 @@ const StepPlan& Scheduler::plan(Step step) {
   plan_prefills();
   if (counts_.preemptions == preemptions) admit();
   // All that run are in the middle of their prompts and none can go on: the latest makes room.
-  while (plan_.empty() && finished_.empty() && running_.size() > 1) {
+  while (plan_.empty() && in_flight_.empty() && unreleased_ == 0 && running_.size() > 1) {
     preempt_latest();
     plan_prefills();
   }
-  if (plan_.empty() && finished_.empty() && !done()) {
-    throw moetap::StateError(fmt::format("nothing can be planned for step {}", step));
+  if (plan_.empty()) {
+    if (in_flight_.empty() && unreleased_ == 0 && !done()) {
+      throw moetap::StateError(fmt::format("nothing can be planned for step {}", plan_.step));
+    }
+    return plan_;
   }
+  plan_.ended = std::exchange(ended_, {});
+  last_step_ = plan_.step;
+  in_flight_.push_back({plan_.step, std::exchange(work_, {})});
   return plan_;
 }
 
 void Scheduler::plan_decodes() {
+  const std::int64_t most = options_.num_blocks * options_.block_size;  // positions of a request
   for (std::size_t i = 0; i < running_.size() && budget_ > 0; ++i) {
-    Sequence& sequence = *running_[i];
-    if (sequence.pending() != 1) continue;
+    const std::shared_ptr<Sequence> sequence = running_[i];
+    if (!sequence->decodes()) continue;
+    // What it sampled meanwhile may be its end; until that is known it cannot outgrow the cache.
+    const std::int64_t count = std::min({1 + options_.drafts, budget_, most - sequence->planned});
+    if (count < 1) continue;
     // Those that have been planned come earlier, so that the latest never is one of them.
-    while (i < running_.size() && !reserve(sequence, sequence.computed + 1)) preempt_latest();
-    if (i < running_.size()) add(sequence, 1);
+    while (i < running_.size() && !reserve(*sequence, sequence->planned + count)) preempt_latest();
+    if (i < running_.size()) add(sequence, count, false);
   }
 }
 
 void Scheduler::plan_prefills() {
-  for (auto& sequence : running_) {
-    if (sequence->pending() <= 1) continue;
-    const std::int64_t count = std::min({sequence->pending(), budget_, fitting(*sequence)});
-    if (count > 0 && reserve(*sequence, sequence->computed + count)) add(*sequence, count);
+  for (const auto& sequence : running_) {
+    if (sequence->decodes()) continue;
+    const std::int64_t count =
+        std::min({sequence->prefill - sequence->planned, budget_, fitting(*sequence)});
+    if (count > 0 && reserve(*sequence, sequence->planned + count)) add(sequence, count, false);
   }
 }
 
 void Scheduler::admit() {
   while (!waiting_.empty() && budget_ > 0 &&
          static_cast<std::int64_t>(running_.size()) < options_.max_requests &&
-         start(*waiting_.front())) {
-    running_.push_back(std::move(waiting_.front()));
+         start(waiting_.front())) {
     waiting_.pop_front();
-    Sequence& sequence = *running_.back();
-    add(sequence, std::min(sequence.pending(), budget_));
   }
 }
 
 // Takes the cached prefix and the blocks of the first chunk, or nothing.
-bool Scheduler::start(Sequence& sequence) {
+bool Scheduler::start(const std::shared_ptr<Sequence>& sequence) {
   if (cache_.free_blocks() == 0) return false;
-  if (sequence.tokens.empty()) {
-    sequence.tokens.reserve(static_cast<std::size_t>(sequence.request.length()));
-    for (std::int64_t i = 0; i < sequence.request.prompt; ++i) {
-      sequence.tokens.push_back(sequence.request.prompt_token(i));
+  Sequence& s = *sequence;
+  if (s.tokens.empty()) {
+    s.tokens.reserve(static_cast<std::size_t>(s.request.length()));
+    for (std::int64_t i = 0; i < s.request.prompt; ++i) {
+      s.tokens.push_back(s.request.prompt_token(i));
     }
   }
-  extend_hashes(sequence, options_.block_size);
+  take_hit(s);
+  const std::int64_t chunk = std::min(s.num_tokens() - s.planned, budget_);
+  const std::vector<BlockId> hit = s.blocks;
+  if (!reserve(s, s.planned + chunk)) {
+    cache_.release(std::exchange(s.blocks, {}));
+    return false;
+  }
+  counts_.prefix_hit_tokens += s.planned;
+  if (!s.was_admitted()) {
+    s.admitted = last_step_;
+    s.taken = s.start;
+    ledger_.admit({.request = s.id,
+                   .num_tokens = s.num_tokens(),
+                   .placement = {hit, s.planned},
+                   .wants_rows = s.wants_rows,
+                   .start = s.start});
+  } else {
+    ledger_.resume(s.id, {hit, s.planned});
+  }
+  ++s.run;
+  s.state = Sequence::State::running;
+  running_.push_back(sequence);
+  add(sequence, chunk, true);
+  return true;
+}
+
+// The cached prefix, as far as it has the rows that the request wants: the rest is computed again.
+void Scheduler::take_hit(Sequence& sequence) {
+  sequence.extend_hashes(options_.block_size);
   // At least one token is computed, to sample from.
   const auto usable = (sequence.tokens.size() - 1) / static_cast<std::size_t>(options_.block_size);
   sequence.blocks = cache_.take_cached(std::span(sequence.hashes).first(usable));
-  sequence.cached_blocks = static_cast<std::int64_t>(sequence.blocks.size());
-  sequence.computed = sequence.cached_blocks * options_.block_size;
-  if (!reserve(sequence, sequence.computed + std::min(sequence.pending(), budget_))) {
-    cache_.release(std::exchange(sequence.blocks, {}));
-    return false;
+  if (sequence.wants_rows) {
+    const std::int64_t positions = std::ssize(sequence.blocks) * options_.block_size;
+    const auto blocks = static_cast<std::size_t>(ledger_.cached_rows({sequence.blocks, positions}) /
+                                                 options_.block_size);
+    cache_.release(std::span(sequence.blocks).subspan(blocks));
+    sequence.blocks.resize(blocks);
   }
-  counts_.prefix_hit_tokens += sequence.computed;
-  return true;
+  sequence.cached_blocks = std::ssize(sequence.blocks);
+  sequence.computed = sequence.planned = sequence.cached_blocks * options_.block_size;
+  sequence.prefill = sequence.num_tokens();
 }
 
 // How many more positions the free blocks and the last block's rest can take.
 std::int64_t Scheduler::fitting(const Sequence& sequence) const {
   const auto blocks = static_cast<std::int64_t>(sequence.blocks.size()) + cache_.free_blocks();
-  return blocks * options_.block_size - sequence.computed;
+  return blocks * options_.block_size - sequence.planned;
 }
 
-// Has blocks for the first `positions`, or changes nothing.
+// Has blocks for the first `positions`, the new ones also in fresh_; or changes nothing.
 bool Scheduler::reserve(Sequence& sequence, std::int64_t positions) {
   const std::int64_t missing = blocks_for(positions, options_.block_size) -
                                static_cast<std::int64_t>(sequence.blocks.size());
   if (missing > cache_.free_blocks()) return false;
-  for (std::int64_t i = 0; i < missing; ++i) sequence.blocks.push_back(cache_.allocate(plan_.step));
+  fresh_.clear();
+  for (std::int64_t i = 0; i < missing; ++i) fresh_.push_back(cache_.allocate());
+  sequence.blocks.insert(sequence.blocks.end(), fresh_.begin(), fresh_.end());
   return true;
 }
 
-void Scheduler::add(Sequence& sequence, std::int64_t count) {
-  sequence.last_step = plan_.step;
-  const std::int64_t end = sequence.computed + count;
-  for (std::int64_t position = sequence.computed; position < end; ++position) {
-    plan_.tokens.push_back(sequence.tokens[static_cast<std::size_t>(position)]);
-    plan_.slots.push_back(
-        sequence.blocks[static_cast<std::size_t>(position / options_.block_size)] *
-            options_.block_size +
-        position % options_.block_size);
+// Puts the next `count` tokens of a request, which has the blocks for them, into the step.
+void Scheduler::add(const std::shared_ptr<Sequence>& sequence, std::int64_t count, bool starts) {
+  Sequence& s = *sequence;
+  const moetap::TokenRange positions{s.planned, s.planned + count};
+  if (!fresh_.empty()) before_reuse_(fresh_);
+  ledger_.schedule(plan_.step, s.id, positions, fresh_);
+
+  const SpanKind kind = s.decodes()                  ? SpanKind::decode
+                        : positions.end == s.prefill ? SpanKind::last_prefill
+                                                     : SpanKind::prefill;
+  const auto& blocks = starts ? s.blocks : fresh_;
+  plan_.blocks.insert(plan_.blocks.end(), blocks.begin(), blocks.end());
+  plan_.spans.push_back(
+      {s.id, s.request.seed, positions.start, count, std::ssize(blocks), kind, starts ? 1U : 0U});
+  if (kind != SpanKind::decode) {
+    const auto first = s.tokens.begin() + positions.start;
+    plan_.tokens.insert(plan_.tokens.end(), first, first + count);
   }
-  plan_.spans.push_back({sequence.id, sequence.request.seed, sequence.computed, count,
-                         count == sequence.pending() ? 1 : 0});
-  planned_.push_back(&sequence);
+  if (s.wants_rows) {
+    const moetap::TokenRange wanted{plan_.num_tokens, plan_.num_tokens + count};
+    if (!plan_.wanted.empty() && plan_.wanted.back().end == wanted.start) {
+      plan_.wanted.back().end = wanted.end;
+    } else {
+      plan_.wanted.push_back(wanted);
+    }
+    counts_.rows_published += count;
+  }
+  plan_.num_tokens += count;
+  work_.push_back({sequence, s.run, positions, kind});
+  s.planned = positions.end;
   budget_ -= count;
 }
 
 void Scheduler::preempt_latest() {
-  std::unique_ptr<Sequence> latest = std::move(running_.back());
+  std::shared_ptr<Sequence> latest = std::move(running_.back());
   running_.pop_back();
-  cache_.release(std::exchange(latest->blocks, {}));
-  plan_.ended.push_back({latest->id, static_cast<std::uint64_t>(moetap::RequestEnd::preempted)});
+  ledger_.preempt(latest->id);
+  end(*latest, moetap::RequestEnd::preempted);
   waiting_.push_front(std::move(latest));
   ++counts_.preemptions;
-}
-
-void Scheduler::complete(std::span<const Token> sampled) {
-  const auto expected = std::count_if(plan_.spans.begin(), plan_.spans.end(),
-                                      [](const PlanSpan& span) { return span.sample != 0; });
-  if (static_cast<std::ptrdiff_t>(sampled.size()) != expected) {
-    throw moetap::ArgumentError(fmt::format("step {} sampled {} tokens; its plan asks for {}",
-                                            plan_.step, sampled.size(), expected));
-  }
-  plan_.ended.clear();
-  auto sample = sampled.begin();
-  for (std::size_t i = 0; i < plan_.spans.size(); ++i) {
-    Sequence& sequence = *planned_[i];
-    sequence.computed += plan_.spans[i].count;
-    cache_full_blocks(sequence);
-    if (plan_.spans[i].sample != 0) sequence.tokens.push_back(*sample++);
-  }
-  for (auto& sequence : running_) {
-    if (static_cast<std::int64_t>(sequence->tokens.size()) < sequence->request.length()) continue;
-    plan_.ended.push_back({sequence->id, static_cast<std::uint64_t>(moetap::RequestEnd::finished)});
-    finished_.push_back(std::move(sequence));
-  }
-  std::erase(running_, nullptr);
-  ++counts_.steps;
-  counts_.tokens += static_cast<std::int64_t>(plan_.tokens.size());
-}
-
-void Scheduler::cache_full_blocks(Sequence& sequence) {
-  extend_hashes(sequence, options_.block_size);
-  for (; (sequence.cached_blocks + 1) * options_.block_size <= sequence.computed;
-       ++sequence.cached_blocks) {
-    const auto i = static_cast<std::size_t>(sequence.cached_blocks);
-    cache_.set_hash(sequence.blocks[i], sequence.hashes[i]);
-  }
-}
-
-void Scheduler::release_finished() {
-  cache_.release(finished_.front()->blocks);
-  finished_.pop_front();
 }
 
 }  // namespace demo

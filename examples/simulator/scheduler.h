@@ -1,67 +1,42 @@
 // Decides what a worker runs in each step: continuous batching with chunked prefill over a paged KV
-// cache. Knows neither processes nor devices.
+// cache, ahead of what the worker has sampled. Tells a moetap::Ledger all that it decides, and
+// hands out the ledger's plans of what to read. Knows neither processes nor devices.
 #pragma once
 
+#include <moetap/ledger.h>
 #include <moetap/step.h>
 #include <moetap/types.h>
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kv_cache.h"
+#include "plan.h"
+#include "sequence.h"
 #include "trace.h"
 
 namespace demo {
 
-using moetap::Slot;
+// What the clients of a run do: shares of the requests, drawn from each one's seed.
+struct ClientOptions {
+  double opt_in = 1;  // ask for rows
+  double stream = 0;  // of those, ask for them while they are made
+  double abort = 0;   // give up at some step
+};
 
 struct SchedulerOptions {
   std::int64_t num_blocks = 4096;
   int block_size = 16;
   std::int64_t max_tokens = 2048;  // of a step
   std::int64_t max_requests = 64;  // that run at the same time
-};
-
-// A request while it is served.
-struct Sequence {
-  std::uint64_t id = 0;
-  Request request;
-  std::vector<Token> tokens;      // prompt and what was sampled
-  std::vector<BlockHash> hashes;  // of its full blocks
-  std::vector<BlockId> blocks;
-  std::int64_t computed = 0;       // positions whose KV (and routes) are in `blocks`
-  std::int64_t cached_blocks = 0;  // of `blocks`, that the cache knows by their hash
-  Step last_step = 0;              // that was planned for it
-
-  std::int64_t pending() const { return static_cast<std::int64_t>(tokens.size()) - computed; }
-};
-
-// Positions [position, position + count) of one request in a step's tokens.
-struct PlanSpan {
-  std::uint64_t request;
-  std::uint64_t seed;
-  std::int64_t position;
-  std::int64_t count;
-  std::int64_t sample;  // 1: a token is sampled after the last one
-};
-
-struct PlanEnd {
-  std::uint64_t request;
-  std::uint64_t how;  // moetap::RequestEnd
-};
-
-struct StepPlan {
-  Step step = 0;
-  std::vector<PlanSpan> spans;
-  std::vector<Token> tokens;
-  std::vector<Slot> slots;     // one a token
-  std::vector<PlanEnd> ended;  // since the previous step
-
-  bool empty() const { return spans.empty(); }
+  std::int64_t drafts = 0;         // that a decoding request proposes in a step
+  bool hold_blocks = false;        // of requests that are over, until release()
+  ClientOptions clients{};
 };
 
 struct SchedulerCounts {
@@ -69,58 +44,113 @@ struct SchedulerCounts {
   std::int64_t tokens = 0;             // run through the model, recomputed ones included
   std::int64_t prefix_hit_tokens = 0;  // not run because their blocks were there
   std::int64_t preemptions = 0;
+  std::int64_t drafts = 0;
+  std::int64_t drafts_rejected = 0;
+  std::int64_t wanting = 0;  // requests that ask for rows
+  std::int64_t aborted = 0;
+  std::int64_t rows_published = 0;
+
+  SchedulerCounts& operator+=(const SchedulerCounts& other);
 };
 
-// Requests wait in order. A step first takes one token of every request that is decoding, then
-// chunks of prompts, oldest request first, then admits waiting ones. When blocks run out, the
-// latest request is preempted: it gives up its blocks and is computed again, sampled tokens too.
+// A request that is over, and what is to be read of it.
+struct Ended {
+  std::shared_ptr<Sequence> sequence;
+  moetap::RowPlan rows;  // from Sequence::taken on
+  std::int64_t end;      // that they must have, by the scheduler's own books
+};
+
+// Requests wait in order. A step first takes a token (and drafts) of every request that is
+// decoding, then chunks of prompts, oldest request first, then admits waiting ones. When blocks run
+// out, the latest request is preempted: it gives up its blocks and is computed again, sampled
+// tokens too. Only sampled tokens tell that a request is finished, so that steps are planned beyond
+// its end.
 class Scheduler {
  public:
-  Scheduler(const SchedulerOptions& options, std::vector<Request> requests);
+  using Sequences = std::vector<std::shared_ptr<Sequence>>;
+
+  Scheduler(const SchedulerOptions& options, const std::vector<Request>& requests);
+
+  // Is called with blocks that are about to get new contents, before the ledger is.
+  void before_reuse(std::function<void(std::span<const BlockId>)> callback) {
+    before_reuse_ = std::move(callback);
+  }
 
   // Requests that can never fit, as "name: why". They are not served.
   const std::vector<std::string>& rejected() const { return rejected_; }
+  const Sequences& sequences() const { return sequences_; }  // all others
+  const Sequences& running() const { return running_; }
   const SchedulerCounts& counts() const { return counts_; }
   const KvCache& cache() const { return cache_; }
   const SchedulerOptions& options() const { return options_; }
+  moetap::Ledger& ledger() { return ledger_; }
 
-  // Nothing is left to run (finished requests may still have to be released).
-  bool done() const { return waiting_.empty() && running_.empty(); }
+  bool done() const { return waiting_.empty() && running_.empty(); }  // all requests are over
+  Step last_step() const { return last_step_; }                       // that was planned
+  std::size_t in_flight() const { return in_flight_.size(); }         // steps
+  Step oldest_in_flight() const { return in_flight_.front().step; }
 
-  // What to run as `step`; valid until the next call. Empty only when blocks are short while
-  // finished requests still hold some: release() those first.
-  const StepPlan& plan(Step step);
+  // The next step; valid until the next call. Empty when nothing can go on before the oldest step
+  // in flight is complete, or blocks that are held are released.
+  const StepPlan& plan();
 
-  // The planned step ran; `sampled` has a token for each span with `sample`.
-  // moetap::ArgumentError if their number differs.
-  void complete(std::span<const Token> sampled);
+  // The oldest step in flight ran: for each of its spans that samples, how many tokens it sampled
+  // (1 + accepted drafts), and which. Returns the requests that finished.
+  // moetap::ArgumentError if that does not fit the step.
+  std::vector<Ended> complete(Step step, std::span<const std::int32_t> counts,
+                              std::span<const Token> sampled);
 
-  // Requests that are finished and still hold their blocks, so that their rows can be read.
-  std::deque<std::unique_ptr<Sequence>>& finished() { return finished_; }
+  // Requests whose clients give up now, perhaps with steps in flight.
+  std::vector<Ended> abort_due();
 
-  // Gives up the oldest finished request's blocks, and forgets it.
-  void release_finished();
+  // The rows of a request that is over were read (matters only with hold_blocks).
+  void release(Sequence& sequence);
 
  private:
-  void reject_or_enqueue(Request request);
+  // What a step does for one request.
+  struct Work {
+    std::shared_ptr<Sequence> sequence;
+    std::uint64_t run;
+    moetap::TokenRange positions;
+    SpanKind kind;
+  };
+  struct InFlight {
+    Step step;
+    std::vector<Work> work;
+  };
+
+  void add_request(Request request, std::size_t number);
   void plan_decodes();
   void plan_prefills();
   void admit();
+  bool start(const std::shared_ptr<Sequence>& sequence);
+  void take_hit(Sequence& sequence);
   bool reserve(Sequence& sequence, std::int64_t positions);
   std::int64_t fitting(const Sequence& sequence) const;
-  bool start(Sequence& sequence);
-  void add(Sequence& sequence, std::int64_t count);
+  void add(const std::shared_ptr<Sequence>& sequence, std::int64_t count, bool starts);
   void preempt_latest();
+  bool accept(const Work& work, std::span<const Token> sampled);
+  void correct(Sequence& sequence);
   void cache_full_blocks(Sequence& sequence);
+  Ended finish(const std::shared_ptr<Sequence>& sequence);
+  Ended abort(const std::shared_ptr<Sequence>& sequence);
+  void end(Sequence& sequence, moetap::RequestEnd how);
 
   SchedulerOptions options_;
   KvCache cache_;
-  std::deque<std::unique_ptr<Sequence>> waiting_;
-  std::vector<std::unique_ptr<Sequence>> running_;  // by the time they were admitted
-  std::deque<std::unique_ptr<Sequence>> finished_;
-  std::vector<Sequence*> planned_;  // one a span
+  moetap::Ledger ledger_;
+  std::function<void(std::span<const BlockId>)> before_reuse_ = [](auto) {};
+  Sequences sequences_;
+  std::deque<std::shared_ptr<Sequence>> waiting_;
+  Sequences running_;  // by the time they were admitted
+  std::deque<InFlight> in_flight_;
   StepPlan plan_;
-  std::int64_t budget_ = 0;  // tokens that the step can still take
+  std::vector<Work> work_;      // one a span of plan_
+  std::vector<BlockId> fresh_;  // of the span that is being planned
+  std::vector<PlanEnd> ended_;  // that no plan has told the worker
+  std::int64_t budget_ = 0;     // tokens that the step can still take
+  std::int64_t unreleased_ = 0;
+  Step last_step_ = 0;
   SchedulerCounts counts_;
   std::vector<std::string> rejected_;
 };

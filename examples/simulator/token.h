@@ -18,9 +18,21 @@ MOETAP_DEVICE constexpr std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// Whether something that has this chance happens, drawn from a seed and what it is about.
+constexpr bool happens(double chance, std::uint64_t seed, std::uint64_t about) {
+  return static_cast<double>(mix(seed ^ mix(about)) >> 11) * 0x1p-53 < chance;
+}
+
 // The token that a request with this seed samples for `position`.
 constexpr Token sampled_token(std::uint64_t seed, std::int64_t position) {
   return static_cast<Token>(mix(seed ^ mix(static_cast<std::uint64_t>(position))) % kVocabulary);
+}
+
+// The token that the draft model proposes for it: another one with the chance `reject_rate`.
+constexpr Token draft_token(std::uint64_t seed, std::int64_t position, double reject_rate) {
+  const Token right = sampled_token(seed, position);
+  const bool wrong = happens(reject_rate, ~seed, static_cast<std::uint64_t>(position));
+  return wrong ? (right + 1) % kVocabulary : right;
 }
 
 }  // namespace demo

@@ -1,7 +1,7 @@
-// Recomputes the routes of finished requests and compares them with what a Reader returns.
+// Recomputes the routes of requests and compares them with what was read.
 #pragma once
 
-#include <moetap/reader.h>
+#include <moetap/routes.h>
 #include <moetap/shape.h>
 
 #include <cstddef>
@@ -11,46 +11,41 @@
 #include <vector>
 
 #include "router.h"
-#include "scheduler.h"
+#include "trace.h"
 
 namespace demo {
 
 struct VerifierCounts {
-  std::int64_t expected = 0;          // S-1 rows of a request of S tokens
-  std::int64_t verified = 0;          // present, and every id is right
-  std::int64_t wrong = 0;             // said to be present, and is not right
-  std::int64_t missing = 0;           // missing, stale or clobbered
+  std::int64_t expected = 0;  // S-1 rows of a request of S tokens
+  std::int64_t verified = 0;  // claimed to be right, and every id is
+  std::int64_t wrong = 0;     // claimed to be right, and is not
+  std::int64_t missing = 0;   // named as not there, by its state
+  std::int64_t stale = 0;
+  std::int64_t clobbered = 0;
   std::vector<std::string> examples;  // the first few that were not verified
 
   bool complete() const { return wrong == 0 && verified == expected; }
+  VerifierCounts& operator+=(const VerifierCounts& other);
 };
 
 class Verifier {
  public:
   explicit Verifier(const moetap::ModelShape& shape);
 
-  // Reads every row of a finished request, a bounded number at a time, and checks it. Returns the
-  // microseconds that the reads took. The request must still hold its blocks.
-  double read_and_check(moetap::Reader& reader, const Sequence& sequence, const KvCache& cache);
-
-  // Checks rows of positions [first, first + states.size()).
-  void check(const Sequence& sequence, std::int64_t first, std::span<const std::byte> rows,
-             std::span<const moetap::RowState> states);
+  // Checks rows that must be those of positions `expected` of the request.
+  void check(const Request& request, moetap::TokenRange expected, const moetap::Routes& routes);
 
   const VerifierCounts& counts() const { return counts_; }
 
  private:
   bool matches(Token token, std::int64_t position, std::span<const std::byte> row);
+  void check_row(const Request& request, std::int64_t position, std::span<const std::byte> row);
   void note(const std::string& example);
 
   moetap::ModelShape shape_;
   Router router_;
   VerifierCounts counts_;
   std::vector<std::byte> expected_row_;
-  std::vector<moetap::Slot> slots_;
-  std::vector<moetap::StepWindow> windows_;
-  std::vector<std::byte> rows_;
-  std::vector<moetap::RowState> states_;
 };
 
 }  // namespace demo

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "batch.h"
 #include "protocol.h"
 #include "router.h"
 
@@ -52,20 +53,23 @@ class Worker {
 
   std::string device_name() const { return device_->name(); }
 
-  // Runs one step; the reply's tokens are valid until the next.
+  // Runs one step; what the reply points at is valid until the next.
   StepReply run(const PlanView& plan);
 
  private:
-  void upload(const PlanView& plan);
+  void upload();
   void record_graph();
   void run_layers(std::int64_t rows);
-  void sample(const PlanView& plan);
+  void run_router(int layer, std::int64_t rows);
+  void run_draft_model(std::int64_t rows);
 
   // Decode steps of up to this many tokens replay a graph, as serving engines do; a graph always
   // runs all of its rows, and those past the step's tokens are padding.
   std::int64_t graph_tokens_;
   Router router_;
+  Batch batch_;
   std::chrono::microseconds forward_time_;
+  bool drafts_;
   std::unique_ptr<moetap::Device> device_;
   std::unique_ptr<moetap::Stream> stream_;
   std::unique_ptr<moetap::Event> forward_done_;
@@ -74,7 +78,6 @@ class Worker {
   moetap::Buffer tokens_, positions_, slots_, topk_ids_;
   moetap::Buffer host_tokens_, host_positions_, host_slots_;  // pinned, copied at each step
   std::unique_ptr<moetap::Graph> graph_;
-  std::vector<Token> sampled_;
 };
 
 std::unique_ptr<moetap::CaptureTransport> make_transport(moetap::Device& device,
@@ -87,7 +90,9 @@ std::unique_ptr<moetap::CaptureTransport> make_transport(moetap::Device& device,
 Worker::Worker(const WorkerConfig& config)
     : graph_tokens_(std::min<std::int64_t>(64, config.endpoint.max_tokens)),
       router_(config.endpoint.shape),
+      batch_(config.block_size, config.reject_rate),
       forward_time_(static_cast<std::int64_t>(config.step_ms * 1000)),
+      drafts_(config.drafts),
       device_(moetap::open_device(config.device)),
       stream_(device_->make_stream()),
       forward_done_(device_->make_event()),
@@ -122,34 +127,50 @@ void Worker::record_graph() {
 void Worker::run_layers(std::int64_t rows) {
   const int top_k = capturer_.shape().top_k();
   for (const int layer : capturer_.shape().moe_layers()) {
-    stream_->launch(RouterKernel{router_, tokens_.as<Token>(), positions_.as<std::int32_t>(), rows,
-                                 topk_ids_.as<std::int32_t>(), row_stride_, layer},
-                    (rows + RouterKernel::kTile - 1) / RouterKernel::kTile);
+    run_router(layer, rows);
     capturer_.capture(layer, {topk_ids_.data(), moetap::IdType::int32, rows, top_k, row_stride_},
                       *stream_);
   }
+}
+
+void Worker::run_router(int layer, std::int64_t rows) {
+  stream_->launch(RouterKernel{router_, tokens_.as<Token>(), positions_.as<std::int32_t>(), rows,
+                               topk_ids_.as<std::int32_t>(), row_stride_, layer},
+                  (rows + RouterKernel::kTile - 1) / RouterKernel::kTile);
+}
+
+// Its MoE layers have the ids of the target's first ones. They are not bound, so that nothing of
+// them is captured (H1).
+void Worker::run_draft_model(std::int64_t rows) {
+  for (const int layer : {0, 1}) run_router(layer, rows);
 }
 
 StepReply Worker::run(const PlanView& plan) {
   for (const PlanEnd& end : plan.ended) {
     capturer_.end_request(end.request, static_cast<moetap::RequestEnd>(end.how));
   }
-  const auto num_tokens = static_cast<std::int64_t>(plan.tokens.size());
+  batch_.begin(plan);
+  const std::int64_t num_tokens = plan.num_tokens;
   const std::int64_t rows = num_tokens <= graph_tokens_ ? graph_tokens_ : num_tokens;
 
   const std::int64_t began = monotonic_ns();
-  capturer_.begin_step({.step = plan.step, .num_tokens = num_tokens, .padded_tokens = rows},
+  capturer_.begin_step({.step = plan.step,
+                        .num_tokens = num_tokens,
+                        .padded_tokens = rows,
+                        .requests = batch_.requests(),
+                        .wanted = plan.wanted},
                        *stream_);
   const std::int64_t begun = monotonic_ns();
 
-  upload(plan);
+  upload();
   if (rows == graph_tokens_) {
     stream_->launch(*graph_);
   } else {
     run_layers(rows);
   }
+  if (drafts_) run_draft_model(rows);
   if (forward_time_.count() > 0) stream_->call(sleep_for, &forward_time_);
-  sample(plan);
+  batch_.sample(plan);
 
   // An engine waits here for the sampled tokens; what publish() takes after that is moetap's.
   stream_->record(*forward_done_);
@@ -157,33 +178,21 @@ StepReply Worker::run(const PlanView& plan) {
   const std::int64_t forward_end = monotonic_ns();
   capturer_.publish(slots_.as<Slot>(), *stream_);
   const std::int64_t published = monotonic_ns();
-  return {{plan.step, forward_end, begun - began + published - forward_end}, sampled_};
+  return {{plan.step, forward_end, begun - began + published - forward_end},
+          batch_.counts(),
+          batch_.sampled()};
 }
 
 // The previous step has been synchronized, so the pinned buffers are free again. The device's
 // copy of the slots may still be read by that step's publish(), which comes earlier on the stream.
-void Worker::upload(const PlanView& plan) {
-  const std::size_t count = plan.tokens.size();
-  std::memcpy(host_tokens_.data(), plan.tokens.data(), plan.tokens.size_bytes());
-  std::memcpy(host_slots_.data(), plan.slots.data(), plan.slots.size_bytes());
-  auto* position = host_positions_.as<std::int32_t>();
-  for (const PlanSpan& span : plan.spans) {
-    for (std::int64_t i = 0; i < span.count; ++i) {
-      *position++ = static_cast<std::int32_t>(span.position + i);
-    }
-  }
-  stream_->copy(tokens_.data(), host_tokens_.data(), count * sizeof(Token));
-  stream_->copy(positions_.data(), host_positions_.data(), count * sizeof(std::int32_t));
-  stream_->copy(slots_.data(), host_slots_.data(), count * sizeof(Slot));
-}
-
-void Worker::sample(const PlanView& plan) {
-  sampled_.clear();
-  for (const PlanSpan& span : plan.spans) {
-    if (span.sample != 0) {
-      sampled_.push_back(sampled_token(span.seed, span.position + span.count));
-    }
-  }
+void Worker::upload() {
+  const auto copy = [this](moetap::Buffer& to, moetap::Buffer& pinned, const auto& from) {
+    std::memcpy(pinned.data(), from.data(), from.size_bytes());
+    stream_->copy(to.data(), pinned.data(), from.size_bytes());
+  };
+  copy(tokens_, host_tokens_, batch_.tokens());
+  copy(positions_, host_positions_, batch_.positions());
+  copy(slots_, host_slots_, batch_.slots());
 }
 
 void serve(Socket& socket) {
@@ -195,8 +204,7 @@ void serve(Socket& socket) {
 
   std::vector<std::byte> reply;
   while (const auto received = socket.receive()) {
-    const StepReply result = worker.run(decode_plan(received->payload));
-    encode(result.times, result.sampled, reply);
+    encode(worker.run(decode_plan(received->payload)), reply);
     socket.send(Message::reply, reply);
   }
 }

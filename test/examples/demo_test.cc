@@ -5,7 +5,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -96,6 +98,44 @@ TEST_F(Demo, VerifiesEveryRowOverBothTransports) {
   EXPECT_EQ(runs[0]["tokens"], runs[1]["tokens"]);
 }
 
+// Everything at once: H9-H11, H16-H19.
+TEST_F(Demo, VerifiesEveryRowWhateverHappensToItsRequest) {
+  for (const bool hold : {false, true}) {
+    std::vector<std::string> options{
+        "--requests",    "40",  "--kv-blocks", "200", "--step-ms",    "0",   "--async-depth", "3",
+        "--speculate",   "3",   "--opt-in",    "0.8", "--stream",     "0.5", "--follow-up",   "1",
+        "--reject-rate", "0.4", "--seed",      "3",   "--abort-rate", "0.3"};
+    if (hold) options.emplace_back("--hold");
+    const auto runs = run(options);
+    ASSERT_EQ(runs.size(), 2U);
+    for (const auto& run : runs) {
+      EXPECT_GT(run["rows_expected"], 1000);
+      EXPECT_EQ(run["rows_verified"], run["rows_expected"]);
+      EXPECT_EQ(run["async_depth"], 3);
+      EXPECT_GT(run["drafts_rejected"], 0);
+      EXPECT_GT(run["drafts"], run["drafts_rejected"]);
+      EXPECT_GT(run["preemptions"], 0);
+      EXPECT_GT(run["requests_aborted"], 0);
+      EXPECT_LT(run["requests_wanting"], 40);
+      EXPECT_LT(run["rows_published"], run["tokens"]);
+      EXPECT_EQ(run["bytes_published"], 384 * run["rows_published"].get<std::int64_t>());
+      EXPECT_GT(run["rows_streamed"], 0);
+      EXPECT_GT(run["rows_of_earlier_turns"], 0);
+      EXPECT_EQ(run["requests_taken_early"] > 0, !hold);
+    }
+    EXPECT_EQ(runs[0]["steps"], runs[1]["steps"]);
+    EXPECT_EQ(runs[0]["rows_published"], runs[1]["rows_published"]);
+  }
+}
+
+TEST_F(Demo, PublishesNothingWhenNobodyAsks) {
+  for (const auto& run : run({"--requests", "10", "--opt-in", "0", "--step-ms", "0"})) {
+    EXPECT_GT(run["tokens"], 1000);
+    EXPECT_EQ(run["rows_published"], 0);
+    EXPECT_EQ(run["rows_expected"], 0);
+  }
+}
+
 TEST_F(Demo, ServesDataParallelWorkersAndWideIds) {
   const auto runs = run({"--requests", "12", "--workers", "3", "--model", "nemotron-3-super",
                          "--step-ms", "0", "--transport", "device"});
@@ -131,6 +171,8 @@ TEST_F(Demo, FailsWhenEveryRequestWasRejected) {
   const std::string trace = file("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nt,5000,5\n");
   expect_error({"--trace", trace, "--kv-blocks", "100", "--transport", "shm"},
                "rejected t.csv:2: 5005 tokens need 313 KV blocks, there are 100");
+  expect_error({"--trace", trace, "--kv-blocks", "100", "--transport", "shm"},
+               "FAILED: shm: nothing was served: all 1 requests were rejected");
 }
 
 TEST_F(Demo, RefusesBadInputBeforeItStarts) {
@@ -139,9 +181,23 @@ TEST_F(Demo, RefusesBadInputBeforeItStarts) {
   expect_error({"--trace", trace}, "t.csv:3: ContextTokens is 'x'");
   expect_error({"--model", "gpt-2"}, "no model is known as \"gpt-2\"; known are");
   expect_error({"--model", file("dense.json", R"({"num_hidden_layers": 6})")}, "experts");
-  Program forever({MOETAP_DEMO, "--step-ms", "nan"});
-  EXPECT_EQ(forever.join(), 105);
-  EXPECT_NE(forever.output().find("nan is not a time"), std::string::npos) << forever.output();
+  for (const auto& [option, value, text] :
+       std::vector<std::array<std::string, 3>>{{"--step-ms", "nan", "nan is not a time"},
+                                               {"--opt-in", "1.5", "1.5 is not a share of 0 to 1"},
+                                               {"--abort-rate", "nan", "nan is not a share"},
+                                               {"--async-depth", "5", "5 not in range"},
+                                               {"--speculate", "-1", "-1 not in range"}}) {
+    Program refused({MOETAP_DEMO, option, value});
+    EXPECT_EQ(refused.join(), 105) << option;
+    EXPECT_NE(refused.output().find(text), std::string::npos) << refused.output();
+  }
+}
+
+TEST_F(Demo, LooksWhetherItCanWriteItsFiguresBeforeItRuns) {
+  Program demo(command({"--json", (directory_ / "none" / "out.json").string()}));
+  EXPECT_EQ(demo.join(), 1);
+  EXPECT_NE(demo.output().find("cannot write "), std::string::npos) << demo.output();
+  EXPECT_EQ(demo.output().find("KV blocks"), std::string::npos) << demo.output();
 }
 
 TEST_F(Demo, SaysWhyAWorkerCannotStart) {
@@ -219,6 +275,25 @@ TEST_P(RunningDemo, SaysWhichWorkerDiedOfWhat) {
   EXPECT_NE(demo_.output().find(died), std::string::npos) << demo_.output();
   // The next owner of a killed worker's name would reclaim its memory, but there will be none.
   for (const std::string& name : shared_memory_of(pid_)) fs::remove("/dev/shm/" + name);
+}
+
+// A terminal sends Ctrl-C to everybody, but it is the scheduler who ends the workers.
+TEST_F(Demo, ItsWorkersDoNotMindAnInterrupt) {
+  Program demo(command({"--requests", "64", "--step-ms", "5", "--transport", "shm"}));
+  ASSERT_TRUE(eventually([&] { return !shared_memory_of(demo.pid()).empty(); }));
+  for (const pid_t worker : children_of(demo.pid())) ::kill(worker, SIGINT);
+  EXPECT_EQ(demo.join(), 0) << demo.output();
+}
+
+// It waits for a worker that never answers.
+TEST_F(Demo, CanBeInterruptedWhileAWorkerHangs) {
+  Program demo(command({"--requests", "5000", "--step-ms", "300", "--transport", "shm"}));
+  ASSERT_TRUE(eventually([&] { return !shared_memory_of(demo.pid()).empty(); }));
+  for (const pid_t worker : children_of(demo.pid())) ::kill(worker, SIGSTOP);
+  ::kill(demo.pid(), SIGINT);
+  const pid_t pid = demo.pid();
+  EXPECT_EQ(demo.join(), 130) << demo.output();
+  for (const std::string& name : shared_memory_of(pid)) fs::remove("/dev/shm/" + name);
 }
 
 // Steps that take longer than the scheduler's looks at its worker, and shorter ones.

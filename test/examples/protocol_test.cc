@@ -23,10 +23,12 @@ std::pair<Socket, Socket> socket_pair() {
 StepPlan some_plan() {
   StepPlan plan;
   plan.step = 9;
-  plan.spans = {{1, 11, 0, 2, 0}, {2, 22, 40, 1, 1}};
-  plan.tokens = {5, 6, 7};
-  plan.slots = {100, 101, 7};
   plan.ended = {{3, 1}};
+  plan.spans = {{1, 11, 0, 2, 1, SpanKind::prefill, 1}, {2, 22, 40, 3, 0, SpanKind::decode, 0}};
+  plan.blocks = {77};
+  plan.wanted = {{0, 2}};
+  plan.tokens = {5, 6};
+  plan.num_tokens = 5;
   return plan;
 }
 
@@ -40,25 +42,36 @@ TEST(Protocol, APlanArrivesAsItWasSent) {
   EXPECT_EQ(received->message, Message::plan);
   const PlanView plan = decode_plan(received->payload);
   EXPECT_EQ(plan.step, 9U);
-  ASSERT_EQ(plan.spans.size(), 2U);
-  EXPECT_EQ(plan.spans[1].position, 40);
-  EXPECT_EQ(plan.spans[1].seed, 22U);
-  EXPECT_EQ(plan.spans[1].sample, 1);
-  EXPECT_EQ(std::vector<Token>(plan.tokens.begin(), plan.tokens.end()), some_plan().tokens);
-  EXPECT_EQ(std::vector<Slot>(plan.slots.begin(), plan.slots.end()), some_plan().slots);
+  EXPECT_EQ(plan.num_tokens, 5);
   ASSERT_EQ(plan.ended.size(), 1U);
   EXPECT_EQ(plan.ended[0].request, 3U);
+  EXPECT_EQ(plan.ended[0].how, 1U);
+  ASSERT_EQ(plan.spans.size(), 2U);
+  EXPECT_EQ(plan.spans[0].new_blocks, 1);
+  EXPECT_EQ(plan.spans[0].starts, 1U);
+  EXPECT_EQ(plan.spans[1].request, 2U);
+  EXPECT_EQ(plan.spans[1].seed, 22U);
+  EXPECT_EQ(plan.spans[1].position, 40);
+  EXPECT_EQ(plan.spans[1].count, 3);
+  EXPECT_EQ(plan.spans[1].kind, SpanKind::decode);
+  EXPECT_EQ(std::vector(plan.blocks.begin(), plan.blocks.end()), some_plan().blocks);
+  EXPECT_EQ(std::vector(plan.wanted.begin(), plan.wanted.end()), some_plan().wanted);
+  EXPECT_EQ(std::vector(plan.tokens.begin(), plan.tokens.end()), some_plan().tokens);
 }
 
 TEST(Protocol, AReplyArrivesAsItWasSent) {
+  const std::vector<std::int32_t> counts{1, 2};
+  const std::vector<Token> sampled{8, 9, 10};
   std::vector<std::byte> bytes;
-  encode(StepTimes{4, 123, 456}, std::vector<Token>{8, 9}, bytes);
+  encode({{4, 123, 456}, counts, sampled}, bytes);
   const StepReply reply = decode_reply(bytes);
   EXPECT_EQ(reply.times.step, 4U);
   EXPECT_EQ(reply.times.forward_end_ns, 123);
   EXPECT_EQ(reply.times.moetap_ns, 456);
-  EXPECT_EQ(std::vector<Token>(reply.sampled.begin(), reply.sampled.end()),
-            (std::vector<Token>{8, 9}));
+  EXPECT_EQ(std::vector(reply.counts.begin(), reply.counts.end()), counts);
+  EXPECT_EQ(std::vector(reply.sampled.begin(), reply.sampled.end()), sampled);
+  bytes.push_back(std::byte{0});
+  EXPECT_THROW(decode_reply(bytes), moetap::MismatchError);
 }
 
 TEST(Protocol, AConfigurationArrivesAsItWasSent) {
@@ -68,9 +81,12 @@ TEST(Protocol, AConfigurationArrivesAsItWasSent) {
                                          .num_slots = 640,
                                          .max_tokens = 77},
                             .dp_size = 4,
+                            .block_size = 8,
                             .transport = TransportKind::device,
                             .device = "host",
-                            .step_ms = 0.25};
+                            .step_ms = 0.25,
+                            .drafts = true,
+                            .reject_rate = 0.125};
   const WorkerConfig copy = decode_config(encode(config));
   EXPECT_EQ(copy.endpoint.instance, "demo-1");
   EXPECT_EQ(copy.endpoint.dp_rank, 3);
@@ -83,6 +99,9 @@ TEST(Protocol, AConfigurationArrivesAsItWasSent) {
   EXPECT_EQ(copy.transport, TransportKind::device);
   EXPECT_EQ(copy.device, "host");
   EXPECT_EQ(copy.step_ms, 0.25);
+  EXPECT_EQ(copy.block_size, 8);
+  EXPECT_TRUE(copy.drafts);
+  EXPECT_EQ(copy.reject_rate, 0.125);
 }
 
 TEST(Protocol, AMessageLargerThanTheSocketBufferArrivesWhole) {
@@ -148,23 +167,46 @@ TEST(Protocol, RefusesAPlanWhoseSizesContradictEachOther) {
   std::vector<std::byte> bytes;
   encode(some_plan(), bytes);
   expect_mismatch(std::span(bytes).first(bytes.size() - 1),
-                  "announces 3 values of 4 bytes and has 11 bytes left");
+                  "announces 2 values of 4 bytes and has 7 bytes left");
   bytes.push_back(std::byte{0});
   expect_mismatch(bytes, "1 bytes too many");
-  StepPlan plan = some_plan();
-  plan.spans[0].count = 3;
-  encode(plan, bytes);
-  expect_mismatch(bytes, "step 9 has 0 tokens left for a span of 1");
-  plan.spans[0].count = 1;
-  encode(plan, bytes);
-  expect_mismatch(bytes, "step 9 has 1 tokens that are in no span");
-  plan.spans[0].count = -1;
-  encode(plan, bytes);
-  expect_mismatch(bytes, "step 9 has 3 tokens left for a span of -1");
   encode(some_plan(), bytes);
   const std::uint64_t huge = ~0ULL / 8;
-  std::memcpy(&bytes[24], &huge, sizeof huge);  // the number of tokens
+  std::memcpy(&bytes[24], &huge, sizeof huge);  // the number of spans
   expect_mismatch(bytes, "announces 2305843009213693951 values");
+}
+
+// A plan that some_plan() is made by this change.
+template <class Change>
+void expect_refused(Change&& change, const std::string& part) {
+  StepPlan plan = some_plan();
+  change(plan);
+  std::vector<std::byte> bytes;
+  encode(plan, bytes);
+  expect_mismatch(bytes, part);
+}
+
+TEST(Protocol, RefusesAPlanWhoseSpansDoNotShareItsPartsOut) {
+  expect_refused([](StepPlan& p) { p.spans[1].count = 4; },
+                 "step 9 has 3 tokens left for a span of 4");
+  expect_refused([](StepPlan& p) { p.spans[1].count = 2; },
+                 "step 9 has 1 tokens that are in no span");
+  expect_refused([](StepPlan& p) { p.spans[1].count = 0; },
+                 "step 9 has 3 tokens left for a span of 0");
+  expect_refused([](StepPlan& p) { p.spans[1].count = -1; },
+                 "step 9 has 3 tokens left for a span of -1");
+  expect_refused([](StepPlan& p) { p.spans[1].kind = SpanKind::last_prefill; },
+                 "step 9 has 0 known tokens left for a span of 3");
+  expect_refused([](StepPlan& p) { p.spans[0].kind = SpanKind::decode; },
+                 "step 9 has 2 known tokens that are in no span");
+  expect_refused([](StepPlan& p) { p.spans[1].new_blocks = 1; },
+                 "step 9 has 0 blocks left for a span of 1");
+  expect_refused([](StepPlan& p) { p.spans[1].new_blocks = -1; },
+                 "step 9 has 0 blocks left for a span of -1");
+  expect_refused([](StepPlan& p) { p.spans[0].new_blocks = 0; },
+                 "step 9 has 1 blocks that are in no span");
+  expect_refused([](StepPlan& p) { p.spans[1].kind = static_cast<SpanKind>(3); },
+                 "step 9 has a span of kind 3");
 }
 
 }  // namespace

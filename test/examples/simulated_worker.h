@@ -1,7 +1,8 @@
 // A worker without a device or a second process: runs plans into rows by slot, which a Reader
-// then reads. For tests of the scheduler and the verifier.
+// then reads. For tests of the scheduler.
 #pragma once
 
+#include <moetap/error.h>
 #include <moetap/reader.h>
 #include <moetap/shape.h>
 #include <moetap/transport.h>
@@ -11,8 +12,9 @@
 #include <memory>
 #include <vector>
 
+#include "batch.h"
+#include "protocol.h"
 #include "router.h"
-#include "scheduler.h"
 
 namespace demo {
 
@@ -28,6 +30,7 @@ struct SlotRows {
   moetap::ModelShape shape;
   std::vector<std::byte> rows;
   std::vector<Step> stamps;
+  Step last_step = 0;
 };
 
 class SlotRowsReader : public moetap::SlotReadTransport {
@@ -35,10 +38,10 @@ class SlotRowsReader : public moetap::SlotReadTransport {
   explicit SlotRowsReader(SlotRows& source) : source_(source) {}
   const moetap::ModelShape& shape() const override { return source_.shape; }
   std::int64_t num_slots() const override { return std::ssize(source_.stamps); }
-  Step last_step() override {
-    return *std::max_element(source_.stamps.begin(), source_.stamps.end());
+  Step last_step() override { return source_.last_step; }
+  void wait_for(Step step, moetap::Milliseconds) override {
+    if (step > source_.last_step) throw moetap::TimeoutError("the step has not run");
   }
-  void wait_for(Step, moetap::Milliseconds) override {}
   void read(std::span<const Slot> slots, std::span<const moetap::StepWindow> windows,
             std::span<std::byte> rows, std::span<moetap::RowState> states) override {
     for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -59,23 +62,42 @@ class SlotRowsReader : public moetap::SlotReadTransport {
   SlotRows& source_;
 };
 
-// Computes the rows of a plan (of a model with at most 256 experts), and samples.
-inline std::vector<Token> run_plan(const StepPlan& plan, SlotRows& memory) {
-  const Router router(memory.shape);
-  std::vector<Token> sampled;
-  std::size_t i = 0;
-  for (const PlanSpan& span : plan.spans) {
-    for (std::int64_t p = span.position; p < span.position + span.count; ++p, ++i) {
-      auto* ids = reinterpret_cast<std::uint8_t*>(memory.row(plan.slots[i]));
-      for (const int layer : memory.shape.moe_layers()) {
-        router(plan.tokens[i], p, layer, ids);
-        ids += memory.shape.top_k();
+// Runs plans, of a model with at most 256 experts, in order.
+class SimulatedWorker {
+ public:
+  SimulatedWorker(const moetap::ModelShape& shape, std::int64_t num_blocks, int block_size,
+                  double reject_rate = 0)
+      : memory(shape, num_blocks * block_size), batch_(block_size, reject_rate) {}
+
+  // What it sampled is valid until the next plan. As in the demo, rows that nobody wants are not
+  // written.
+  const Batch& run(const StepPlan& plan) {
+    encode(plan, message_);
+    const PlanView view = decode_plan(message_);
+    batch_.begin(view);
+    const Router router(memory.shape);
+    for (const moetap::TokenRange range : view.wanted) {
+      for (auto i = static_cast<std::size_t>(range.start); i < static_cast<std::size_t>(range.end);
+           ++i) {
+        const Slot slot = batch_.slots()[i];
+        auto* ids = reinterpret_cast<std::uint8_t*>(memory.row(slot));
+        for (const int layer : memory.shape.moe_layers()) {
+          router(batch_.tokens()[i], batch_.positions()[i], layer, ids);
+          ids += memory.shape.top_k();
+        }
+        memory.stamps.at(static_cast<std::size_t>(slot)) = plan.step;
       }
-      memory.stamps[static_cast<std::size_t>(plan.slots[i])] = plan.step;
     }
-    if (span.sample != 0) sampled.push_back(sampled_token(span.seed, span.position + span.count));
+    memory.last_step = plan.step;
+    batch_.sample(view);
+    return batch_;
   }
-  return sampled;
-}
+
+  SlotRows memory;
+
+ private:
+  Batch batch_;
+  std::vector<std::byte> message_;
+};
 
 }  // namespace demo

@@ -98,6 +98,11 @@ TEST(Trace, NamesFileAndLineOfABrokenLine) {
                "the.trace:3: output_length is -1");
   expect_error(kMooncake + R"({"input_length": 9, "output_length": 1, "hash_ids": [-1]})",
                "the.trace:3: 'hash_ids'");
+  for (const char* ids : {"7", "{}", "\"7\"", "null", "[1.5]", "[\"1\"]", "[[1]]", "[true]"}) {
+    expect_error(kMooncake + R"({"input_length": 9, "output_length": 1, "hash_ids": )" + ids + "}",
+                 "the.trace:3: 'hash_ids'");
+  }
+  expect_error(kMooncake + R"({"input_length": 9, "output_length": 1})", "the.trace:3: 'hash_ids'");
   expect_error(kMooncake + R"({"input_length": 513, "output_length": 1, "hash_ids": [1]})",
                "the.trace:3: hash_ids has 1 ids; input_length 513 makes 2 blocks");
 }

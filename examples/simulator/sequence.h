@@ -1,0 +1,50 @@
+// A request while it is served.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kv_cache.h"
+#include "plan.h"
+#include "trace.h"
+
+namespace demo {
+
+struct Sequence {
+  std::uint64_t id = 0;
+  Request request;
+
+  // What its client does.
+  bool wants_rows = true;
+  bool streams = false;          // asks for rows while they are made
+  std::int64_t abort_after = 0;  // steps since it was admitted; 0: never
+  std::int64_t start = 0;        // has the rows below before it is admitted
+  std::int64_t taken = 0;        // has the rows below by now
+
+  enum class State { waiting, running, over };
+  State state = State::waiting;
+  Step admitted = 0;      // the step before that; it may wait again since
+  std::uint64_t run = 0;  // how often it was started; replies to steps of earlier runs do not count
+
+  std::vector<Token> tokens;      // prompt and what was sampled
+  std::vector<BlockHash> hashes;  // of its full blocks
+
+  // Of this run.
+  std::vector<BlockId> blocks;
+  std::int64_t cached_blocks = 0;  // of `blocks`, that the cache knows by their hash
+  std::int64_t prefill = 0;        // positions below are of tokens that were known at its start
+  std::int64_t computed = 0;       // positions whose KV and tokens stand
+  std::int64_t planned = 0;        // by all steps so far, if none of their drafts is rejected
+
+  bool was_admitted() const { return run > 0; }
+  bool decodes() const { return planned >= prefill; }
+  std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
+
+  // Brings `hashes` up to the tokens.
+  void extend_hashes(int block_size);
+};
+
+// Token `position` of a request when it is finished, whatever happened to it on the way.
+Token token_of(const Request& request, std::int64_t position);
+
+}  // namespace demo
