@@ -120,5 +120,19 @@ TEST_F(RequestCacheTest, ForgetsARequest) {  // H10
   EXPECT_EQ(cache.size(), 0u);
 }
 
+TEST_F(RequestCacheTest, KnowsARequestWhoseRowsWereCleared) {  // H10
+  EXPECT_FALSE(cache.has(1));
+  cache.clear(1);
+  EXPECT_FALSE(cache.has(1));
+  put(1, 0, 8);
+  cache.clear(1);
+  EXPECT_TRUE(cache.has(1));
+  EXPECT_TRUE(cache.rows(1).states.empty());
+  put(1, 1000, 2, 5);  // as if it were new
+  EXPECT_EQ(cache.rows(1).position, 1000);
+  EXPECT_EQ(cache.rows(1).states.size(), 2u);
+  expect(1, 1000, 2, 5);
+}
+
 }  // namespace
 }  // namespace moetap

@@ -186,6 +186,26 @@ TEST_P(RequestTransportOn, FinalizeWaitsUntilFinishedRequestsAreHandedOver) {
   EXPECT_EQ(reader.take(1, {0, 32}, Milliseconds(0)).count(RowState::present), 32u);
 }
 
+TEST_P(RequestTransportOn, OnlyARequestThatAskedHandsAnythingOver) {
+  std::vector<ScenarioStep> steps = plain_steps(1);
+  steps[0].requests = {{1, 0, 3}, {2, 0, 5}};
+  steps[0].wanted = std::vector<TokenRange>{{0, 3}};
+  const Scenario scenario(Router{endpoint.shape}, steps);
+  const auto device = GetParam()();
+  Engine engine(*device, scenario, transport(*device), {});
+  RequestReader reader(make_request_reader(endpoint));
+  engine.run(steps[0]);
+  engine.end_request(2, RequestEnd::finished);
+  engine.end_request(1, RequestEnd::preempted);
+  engine.end_request(1, RequestEnd::finished);  // has no rows any more, but may be taken
+  engine.finish();
+  EXPECT_EQ(reader.take(1, {0, 3}, kPatience).count(RowState::missing), 3u);
+  const std::string never = message_of<TimeoutError>([&] {
+    reader.take(2, {0, 5}, Milliseconds(0));
+  });
+  EXPECT_TRUE(contains(never, "request 2 (one that no step wanted a token of has none)")) << never;
+}
+
 TEST_F(RequestTransport, DeviceThatIsBehindIsAnErrorThatBlamesIt) {
   endpoint.limit = Milliseconds(30);
   const Scenario scenario(Router{endpoint.shape}, steps_of_one_request(5));
