@@ -11,5 +11,7 @@ void register_read();        // the scheduler's end
 void register_end_to_end();  // one process to another
 void register_wake();        // what waiting costs
 void register_growth();      // cost against slots and against steps
+void register_ledger();      // the scheduler's books, without any rows
+void register_extract();     // all rows of a request that is over
 
 }  // namespace moetap::bench

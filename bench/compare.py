@@ -7,11 +7,14 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 
+LEDGER_REQUESTS = 256  # of entries ledger/step/<of>/<size>, unless that is their number
+
 # What is compared: the row's title, the first word of its entries, and the limit it has.
 ROWS = (
     ("publish", "publish", "scatter"),
     ("publish, host part", "publish_host", "scatter"),
     ("read", "read", "gather"),
+    ("extract a request", "extract", "extract"),
     ("end to end", "end_to_end", None),
 )
 HEADER = ("", "model", "tokens", "limit", "python", "shm", "device",
@@ -75,6 +78,21 @@ def other_rows(times):
                        time(device))  # fmt: skip
 
 
+def ledger_lines(times):
+    for name, value in times.items():
+        what, *rest = name.split("/")
+        if what != "ledger":
+            continue
+        action, of, size = rest
+        if action == "step":
+            requests = int(size) if of == "requests" else LEDGER_REQUESTS
+            yield (f"ledger, a step with {size} {of}: {time(value)}, "
+                   f"{1000 * value / requests:.0f} ns a request")  # fmt: skip
+        else:
+            yield (f"ledger, the plan of {size} {of}: {time(value)}, "
+                   f"{1000 * value / int(size):.1f} ns a row")  # fmt: skip
+
+
 def table(times):
     """Medians in microseconds; "a:b" is a's time over b's."""
     rows = [HEADER, *step_rows(times), *other_rows(times)]
@@ -88,6 +106,7 @@ def table(times):
     for how, waiter in (("spin", "spins"), ("sleep", "sleeps")):
         if value := times.get(f"wake/{how}"):
             lines.append(f"to wake a process that {waiter}: {time(value)}")
+    lines += ledger_lines(times)
     return "\n".join(lines)
 
 

@@ -15,6 +15,8 @@ int main(int argc, char** argv) {
   register_end_to_end();
   register_wake();
   register_growth();
+  register_ledger();
+  register_extract();
   benchmark::RunSpecifiedBenchmarks();
   current_fixture().clear();
   benchmark::Shutdown();

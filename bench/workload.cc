@@ -7,13 +7,18 @@
 
 namespace moetap::bench {
 
-SlotMappings::SlotMappings(std::int64_t num_slots) {
-  std::vector<BlockId> blocks(static_cast<std::size_t>(num_slots / kBlockSize));
+std::vector<BlockId> shuffled_blocks(std::int64_t num_slots, std::int64_t block_size) {
+  std::vector<BlockId> blocks(static_cast<std::size_t>(num_slots / block_size));
   for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<BlockId>(i);
   Random random(2);
   for (std::size_t i = blocks.size() - 1; i > 0; --i) {
     std::swap(blocks[i], blocks[random.below(i + 1)]);
   }
+  return blocks;
+}
+
+SlotMappings::SlotMappings(std::int64_t num_slots) {
+  const std::vector<BlockId> blocks = shuffled_blocks(num_slots);
   slots_.reserve(kWorkingSet);
   for (std::size_t i = 0; std::ssize(slots_) < kWorkingSet; ++i) {
     for (std::int64_t offset = 0; offset < kBlockSize; ++offset) {

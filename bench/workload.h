@@ -79,6 +79,9 @@ std::vector<Id> random_ids(const ModelShape& shape, std::size_t count) {
   return ids;
 }
 
+// All blocks of a buffer, in a random order.
+std::vector<BlockId> shuffled_blocks(std::int64_t num_slots, std::int64_t block_size = kBlockSize);
+
 // Narrow rows with valid ids.
 std::vector<std::byte> random_rows(const ModelShape& shape, std::int64_t tokens);
 

@@ -1,7 +1,8 @@
-// A scheduler: waits for a worker's steps and reads the routes of its request. Links neither CUDA
-// nor the worker's library.
+// A scheduler: tells the ledger what it decides about a request, and reads the request's routes
+// when it is over. Links neither CUDA nor the worker's library.
 //
 //   scheduler [shm|device] [instance]
+#include <moetap/ledger.h>
 #include <moetap/reader.h>
 #include <moetap/readers.h>
 
@@ -32,16 +33,25 @@ void run(const std::string& transport, const std::string& instance) {
   moetap::Reader reader(transport == "shm" ? moetap::make_shm_reader(endpoint)
                                            : moetap::make_device_reader(endpoint));
 
+  // It knows which step writes which row, whatever happens to requests and blocks.
+  moetap::Ledger ledger(endpoint.num_slots / example::kBlockSize, example::kBlockSize);
+  constexpr std::uint64_t kRequest = 1;
+  ledger.admit({.request = kRequest,
+                .num_tokens = example::kPrompt,
+                .placement = {.blocks = example::kBlocks, .cached = 0}});
+  moetap::TokenRange positions{0, example::kPrompt};
   for (moetap::Step step = 1; step <= example::kSteps; ++step) {
+    ledger.schedule(step, kRequest, positions);
+    // Here an engine sends the step to its worker, which returns the token that it sampled.
     reader.wait_for(step, std::chrono::seconds(30));
+    ledger.accept(kRequest, positions.end + 1);
+    positions = {positions.end, positions.end + 1};
   }
 
-  // The request is finished: all its rows, by the blocks that it owns. Its blocks were allocated
-  // for step 1, and the last step that ran it was kSteps: rows of other steps in these slots
-  // belong to other requests, and would not be `present`.
-  const std::vector<moetap::StepWindow> window = {{.first = 1, .last = example::kSteps}};
-  const moetap::Routes routes =
-      reader.read(example::kBlocks, example::kBlockSize, {0, example::kRows}, window);
+  // The request is over: the rows of all its tokens but the last one. They can be read now or when
+  // the answer is sent; a block that got other tokens meanwhile shows in its rows' states.
+  const moetap::RowPlan plan = ledger.finish(kRequest, example::kRows + 1);
+  const moetap::Routes routes = moetap::read_rows(reader, plan, std::chrono::seconds(30));
   routes.require_present();  // throws if any row is not there, and says which
 
   // As an answer needs them: the prompt's routes and the output's, in NumPy's format.

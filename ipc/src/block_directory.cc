@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -73,15 +74,6 @@ std::vector<std::byte> OpenFile::read(std::size_t most) const {
   return bytes;
 }
 
-bool OpenFile::lock(bool exclusive) const {
-  if (flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return false;
-    throw SystemError(errno, "cannot lock a block file");
-  }
-  struct stat status {};
-  return fstat(fd_, &status) == 0 && status.st_nlink > 0;
-}
-
 // The time that the system would set by itself comes from a coarser clock, which would forget the
 // order of quick uses. A failure only costs that order.
 void OpenFile::touch() const {
@@ -115,8 +107,13 @@ std::optional<OpenFile> BlockDirectory::open(const std::string& name,
 }
 
 // Not synced to the disk: what a power failure damages, its checksum finds.
-bool BlockDirectory::create(const std::string& name, std::span<const std::byte> bytes) {
-  const std::string temporary = fmt::format("{}{}-{}", kUnfinished, getpid(), ++created_);
+bool BlockDirectory::create(const std::string& name, std::span<const std::byte> bytes) const {
+  // A name that nobody else has, whichever container or store it is in.
+  std::uint64_t number = 0;
+  if (getrandom(&number, sizeof number, 0) != sizeof number) {
+    throw SystemError(errno, "no random number for the name of a block file");
+  }
+  const std::string temporary = fmt::format("{}{:016x}", kUnfinished, number);
   const auto fail = [&](const char* what) {
     const int error = errno;
     unlinkat(directory_.fd(), temporary.c_str(), 0);
@@ -124,7 +121,6 @@ bool BlockDirectory::create(const std::string& name, std::span<const std::byte> 
                                          "max_bytes of the block store",
                                          what, (path_ / name).string(), bytes.size()));
   };
-  unlinkat(directory_.fd(), temporary.c_str(), 0);  // of a dead process that had our number
   const OpenFile file(openat(directory_.fd(), temporary.c_str(),
                              O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (file.fd() < 0) fail("create");
@@ -138,8 +134,20 @@ bool BlockDirectory::create(const std::string& name, std::span<const std::byte> 
   return linked;
 }
 
+bool BlockDirectory::lock(const std::string& name, const OpenFile& file, bool exclusive) const {
+  if (flock(file.fd(), (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return false;
+    throw SystemError(errno, fmt::format("cannot lock {}", (path_ / name).string()));
+  }
+  struct stat ours {};
+  struct stat named {};
+  return fstat(file.fd(), &ours) == 0 &&
+         fstatat(directory_.fd(), name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+         ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
+}
+
 bool BlockDirectory::remove(const std::string& name, const OpenFile& file) const {
-  if (!file.lock(true)) return false;
+  if (!lock(name, file, true)) return false;
   return unlinkat(directory_.fd(), name.c_str(), 0) == 0 || errno == ENOENT;
 }
 

@@ -29,9 +29,6 @@ class OpenFile {
 
   // At most `most` bytes.
   std::vector<std::byte> read(std::size_t most) const;
-  // Without waiting: shared by those who hold the file, exclusive for who removes it. False if the
-  // other kind is there, or the file is not under any name any more.
-  bool lock(bool exclusive) const;
   // It was used now.
   void touch() const;
 
@@ -48,7 +45,12 @@ class BlockDirectory {
   std::optional<OpenFile> open(const std::string& name, std::uint64_t& refused) const;
 
   // Makes the file appear whole under its name; false if there is one of this name.
-  bool create(const std::string& name, std::span<const std::byte> bytes);
+  bool create(const std::string& name, std::span<const std::byte> bytes) const;
+
+  // Locks the file without waiting: shared by those who hold it, exclusive for who removes it.
+  // False if a lock of the other kind is there, or if this is not, or not any more, the file of the
+  // name.
+  bool lock(const std::string& name, const OpenFile& file, bool exclusive) const;
 
   // False if someone holds it.
   bool remove(const std::string& name, const OpenFile& file) const;
@@ -64,7 +66,6 @@ class BlockDirectory {
  private:
   std::filesystem::path path_;
   OpenFile directory_;
-  std::uint64_t created_ = 0;
 };
 
 }  // namespace moetap

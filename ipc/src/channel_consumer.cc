@@ -54,6 +54,7 @@ struct ChannelConsumer::State {
         ring(segment.bytes(), from) {
     segment.claim_peer();  // before the counter is read: whoever had it has now stopped
     released = ring.control().released.load(std::memory_order_acquire);
+    ring.control().lent.write(0, {}, {});  // and what it had lent is not lent any more
   }
 
   // Records that wait here.
@@ -110,5 +111,10 @@ bool ChannelConsumer::wait(Milliseconds limit) {
 }
 
 bool ChannelConsumer::producer_alive() const { return state_->segment.owner_alive(); }
+
+void ChannelConsumer::show_leases(std::size_t leases, std::string_view holder,
+                                  Clock::time_point since) noexcept {
+  state_->ring.control().lent.write(leases, holder, since);
+}
 
 }  // namespace moetap

@@ -43,6 +43,7 @@ struct ChannelProducer::State {
   }
 
   [[noreturn]] void throw_full() const;
+  std::string describe_reader() const;
 
   const Endpoint endpoint;
   Segment segment;
@@ -53,18 +54,26 @@ struct ChannelProducer::State {
   std::atomic<std::uint64_t> committed{0};
 };
 
+std::string ChannelProducer::State::describe_reader() const {
+  const pid_t reader = segment.peer_pid();
+  if (reader == 0) return "not there";
+  const std::string lent = ring.control().lent.describe();
+  if (lent.empty()) return fmt::format("process {}", reader);
+  return fmt::format(
+      "process {}, which takes no records in while it lends rows: {}. detach() views that are kept",
+      reader, lent);
+}
+
 void ChannelProducer::State::throw_full() const {
   const std::uint64_t released = ring.control().released.load(std::memory_order_acquire);
   const std::uint64_t waiting = committed.load(std::memory_order_acquire) - released;
   const std::string oldest =
       waiting == 0 ? std::string("none") : std::to_string(ring.descriptor(released).step);
-  const pid_t reader = segment.peer_pid();
   throw TimeoutError(fmt::format(
       "waited {} ms for a free record in {}: of its {} records {} wait for the scheduler, the "
       "oldest is of step {}; its reader is {}. Let the scheduler read every step, or raise "
       "ring_depth or limit of the endpoint",
-      endpoint.limit.count(), segment.name(), ring.depth(), waiting, oldest,
-      reader == 0 ? std::string("not there") : fmt::format("process {}", reader)));
+      endpoint.limit.count(), segment.name(), ring.depth(), waiting, oldest, describe_reader()));
 }
 
 ChannelProducer::ChannelProducer(const Endpoint& endpoint)

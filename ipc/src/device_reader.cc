@@ -92,7 +92,10 @@ class DeviceReader final : public SlotReadTransport {
   StepReport report_{};
   std::vector<std::uint64_t> captured_;
   std::vector<Slot> slots_;
-  LeaseBook leases_;
+  // The last, and so the first to go: from then on no lease touches the ring.
+  LeaseBook leases_{[this](std::size_t leases, const LeaseBook::Entry* oldest) {
+    stream_.show_leases(leases, oldest);
+  }};
 };
 
 void DeviceReader::take_in(const RecordStream::Item& item) {

@@ -61,7 +61,7 @@ class DirectoryBlockStore final : public BlockStore {
       return true;
     }
     auto file = load(key);
-    if (!file || !file->lock(false)) return false;
+    if (!file || !directory_.lock(name, *file, false)) return false;
     held_.emplace(name, Held{std::move(*file), 1});
     return true;
   }
@@ -122,9 +122,9 @@ class DirectoryBlockStore final : public BlockStore {
   }
 
   bool remove(const BlockDirectory::Entry& entry) {
-    std::uint64_t ignored = 0;
-    const auto file = directory_.open(entry.name, ignored);
-    if (!file) return true;  // gone
+    std::uint64_t refused = 0;
+    const auto file = directory_.open(entry.name, refused);
+    if (!file) return refused == 0;  // gone
     const auto magic = file->read(BlockFile::kMagic.size());
     const bool ours = std::ranges::equal(magic, std::as_bytes(std::span(BlockFile::kMagic)));
     if (!ours || !directory_.remove(entry.name, *file)) return false;

@@ -4,6 +4,7 @@
 
 #include <moetap/channel.h>
 #include <moetap/endpoint.h>
+#include <moetap/lease.h>
 #include <moetap/wait.h>
 
 #include <chrono>
@@ -46,6 +47,12 @@ class RecordStream {
             take_in);
     }
     outcomes_.require_success(step);
+  }
+
+  // See ChannelConsumer::show_leases.
+  void show_leases(std::size_t leases, const LeaseBook::Entry* oldest) noexcept {
+    if (oldest == nullptr) return channel_.show_leases(0, {}, {});
+    channel_.show_leases(leases, oldest->holder, oldest->since);
   }
 
   // MismatchError for a record that only the other kind of reader understands.

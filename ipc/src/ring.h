@@ -18,6 +18,7 @@
 #include <span>
 
 #include "control.h"
+#include "lease_note.h"
 
 namespace moetap {
 
@@ -34,6 +35,7 @@ struct RingControl {
   alignas(kCacheLine) WakeWord published;                       // ... who wakes the consumer
   alignas(kCacheLine) std::atomic<std::uint64_t> released{0};   // written by the consumer
   alignas(kCacheLine) WakeWord freed;                           // ... who wakes the producer
+  alignas(kCacheLine) LeaseNote lent;  // ... why it may not take in records
 };
 
 struct alignas(kCacheLine) RingDescriptor {

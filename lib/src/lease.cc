@@ -14,18 +14,36 @@ struct LeaseBook::State {
   mutable std::mutex mutex;
   std::list<Entry> entries;  // the oldest first
   bool closed = false;
+  Watcher watcher;
+
+  void changed() const {
+    if (watcher) watcher(entries.size(), entries.empty() ? nullptr : &entries.front());
+  }
 };
 
-LeaseBook::LeaseBook() : state_(std::make_shared<State>()) {}
+std::string describe_leases(std::size_t leases, std::string_view holder,
+                            std::chrono::nanoseconds age) {
+  return fmt::format("{} held by {} for {} ms",
+                     leases == 1 ? std::string("a lease is out,")
+                                 : fmt::format("{} leases are out, the oldest is", leases),
+                     holder, std::chrono::duration_cast<std::chrono::milliseconds>(age).count());
+}
+
+LeaseBook::LeaseBook(Watcher watcher) : state_(std::make_shared<State>()) {
+  state_->watcher = std::move(watcher);
+}
 
 LeaseBook::~LeaseBook() {
   const std::lock_guard lock(state_->mutex);
   state_->closed = true;
+  if (state_->watcher && !state_->entries.empty()) state_->watcher(0, nullptr);
+  state_->watcher = nullptr;  // what it watches for goes too
 }
 
 Lease LeaseBook::lend(std::string holder) {
   const std::lock_guard lock(state_->mutex);
   state_->entries.push_back({std::move(holder), Clock::now()});
+  state_->changed();
   return Lease(state_, std::prev(state_->entries.end()));
 }
 
@@ -44,13 +62,7 @@ std::string LeaseBook::describe() const {
   const std::lock_guard lock(state_->mutex);
   if (state_->entries.empty()) return "no lease is out";
   const Entry& oldest = state_->entries.front();
-  const auto age =
-      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - oldest.since);
-  return fmt::format("{} out, the oldest is held by {} since {} ms",
-                     state_->entries.size() == 1
-                         ? std::string("a lease is")
-                         : fmt::format("{} leases are", state_->entries.size()),
-                     oldest.holder, age.count());
+  return describe_leases(state_->entries.size(), oldest.holder, Clock::now() - oldest.since);
 }
 
 bool LeaseBook::wait_until_back(Clock::time_point deadline) const {
@@ -76,6 +88,7 @@ Lease::~Lease() {
   if (!state_) return;
   const std::lock_guard lock(state_->mutex);
   state_->entries.erase(entry_);
+  state_->changed();
 }
 
 bool Lease::stands() const {

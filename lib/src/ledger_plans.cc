@@ -55,6 +55,7 @@ RowPlan Ledger::State::plan(std::uint64_t id, const Request& request, TokenRange
   const TokenRange covered{range.start, std::clamp(room, range.start, range.end)};
   plan.slots.reserve(static_cast<std::size_t>(covered.size()));
   plan.windows.reserve(static_cast<std::size_t>(covered.size()));
+  plan.blocks.reserve(request.claims.size());
   for_each_block(covered, [&](std::size_t index, int first, int end) {
     read_block(plan, request.claims[index], first, end,
                static_cast<std::int64_t>(index) * book.block_size() + first);

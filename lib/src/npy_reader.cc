@@ -24,6 +24,11 @@ std::optional<IdType> type_of(std::string_view name) {
   return static_cast<IdType>(found - names);
 }
 
+// What ends a header.
+bool is_padding(std::string_view text) {
+  return text.ends_with('\n') && text.find_first_not_of(' ') == text.size() - 1;
+}
+
 void check_shape(const detail::NpyHeader& header, const ModelShape& shape) {
   const auto [tokens, layers, top_k] = header.shape;
   if (layers != shape.num_layers() || top_k != shape.top_k()) {
@@ -105,7 +110,7 @@ detail::NpyHeader detail::read_npy_header(std::string_view file) {
               "{'descr': '%3[^']', 'fortran_order': False, 'shape': (%18lld, %18lld, %18lld), }%n",
               type, &shape[0], &shape[1], &shape[2], &end);
   const std::optional<IdType> known = type_of(type);
-  if (end == 0 || !known) {
+  if (end == 0 || !known || !is_padding(std::string_view(dict).substr(end))) {
     throw ArgumentError(fmt::format(
         "a .npy header {}; it must be of a C-ordered array of little-endian uint8, uint16, int16, "
         "int32 or int64 with the shape (tokens, num_layers, top_k)",

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "npy_header.h"
 
@@ -43,15 +44,35 @@ Json parse(std::string_view text) {
   return json;
 }
 
-template <class Type>
-Type member(const Json& json, const char* name) {
-  try {
-    return json.at(name).get<Type>();
-  } catch (const Json::exception&) {
-    throw ArgumentError(fmt::format(
-        "routes whose \"{}\" is {}; see to_json()", name,
-        json.contains(name) ? json[name].dump().substr(0, 80) : std::string("not there")));
-  }
+// Neither a fraction nor a truth value, which the library would convert.
+bool is_integer(const Json& json) {
+  return json.is_number_integer() &&
+         (!json.is_number_unsigned() ||
+          json.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max());
+}
+
+[[noreturn]] void bad_member(const Json& json, const char* name) {
+  throw ArgumentError(fmt::format(
+      "routes whose \"{}\" is {}; see to_json()", name,
+      json.contains(name) ? json[name].dump().substr(0, 80) : std::string("not there")));
+}
+
+std::int64_t integer(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  if (found == json.end() || !is_integer(*found)) bad_member(json, name);
+  return found->get<std::int64_t>();
+}
+
+std::string string(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  if (found == json.end() || !found->is_string()) bad_member(json, name);
+  return found->get<std::string>();
+}
+
+const Json& array(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  if (found == json.end() || !found->is_array()) bad_member(json, name);
+  return *found;
 }
 
 RowState state_named(const std::string& name) {
@@ -63,8 +84,8 @@ RowState state_named(const std::string& name) {
 // Says why rows have no ids.
 void note_reasons(const Json& runs, Routes& routes) {
   for (const Json& run : runs) {
-    if (!run.is_array() || run.size() != 3 || !run[0].is_number_integer() ||
-        !run[1].is_number_integer() || !run[2].is_string()) {
+    if (!run.is_array() || run.size() != 3 || !is_integer(run[0]) || !is_integer(run[1]) ||
+        !run[2].is_string()) {
       throw ArgumentError(fmt::format("routes with \"not_present\": {}", run.dump().substr(0, 80)));
     }
     const RowState state = state_named(run[2].get<std::string>());
@@ -98,15 +119,16 @@ std::string to_json(const Routes& routes, IdType type) {
 
 Routes from_json(std::string_view text, const ModelShape& shape) {
   const Json json = parse(text);
-  const auto start = member<std::int64_t>(json, "start");
-  const auto end = member<std::int64_t>(json, "end");
-  const auto dtype = member<std::string>(json, "dtype");
-  const auto dimensions = member<std::vector<std::int64_t>>(json, "shape");
-  const std::vector<std::byte> file = base64_decode(member<std::string>(json, "npy"));
+  const std::int64_t start = integer(json, "start");
+  const std::int64_t end = integer(json, "end");
+  const std::string dtype = string(json, "dtype");
+  const Json& dimensions = array(json, "shape");
+  if (!std::ranges::all_of(dimensions, is_integer)) bad_member(json, "shape");
+  const std::vector<std::byte> file = base64_decode(string(json, "npy"));
   const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
 
   Routes routes = from_npy(bytes, shape, start);
-  const std::vector<std::int64_t> found{routes.range().size(), shape.num_layers(), shape.top_k()};
+  const Json found{routes.range().size(), shape.num_layers(), shape.top_k()};
   if (routes.range().end != end || dimensions != found) {
     throw ArgumentError(
         fmt::format("routes that say [{}, {}) with \"shape\" {}, but hold the rows [{}, {})", start,
@@ -116,8 +138,7 @@ Routes from_json(std::string_view text, const ModelShape& shape) {
     throw ArgumentError(
         fmt::format("routes whose \"dtype\" is \"{}\", but which hold {}", dtype, type));
   }
-  if (json.contains("not_present"))
-    note_reasons(member<Json::array_t>(json, "not_present"), routes);
+  if (json.contains("not_present")) note_reasons(array(json, "not_present"), routes);
   return routes;
 }
 

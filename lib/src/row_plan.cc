@@ -50,12 +50,15 @@ RoutesView view_rows(Reader& reader, const RowPlan& plan, const std::string& hol
   std::vector<RowState> states(size, RowState::missing);
   std::optional<Lease> lease = reader.lend(plan.slots, plan.windows, std::span(rows).first(count),
                                            std::span(states).first(count), holder);
-  if (!lease) return RoutesView(read_rows(reader, plan));
   for (const auto& [positions, state] : plan.verdicts) {
     const auto first = static_cast<std::size_t>(positions.start - plan.range.start);
     const auto size_of_run = static_cast<std::size_t>(positions.size());
     std::ranges::fill(std::span(states).subspan(first, size_of_run), state);
     std::ranges::fill(std::span(rows).subspan(first, size_of_run), nullptr);
+  }
+  // Not lent, or nothing that is worth keeping others waiting for.
+  if (std::ranges::all_of(rows, [](const std::byte* row) { return row == nullptr; })) {
+    return RoutesView(read_rows(reader, plan));
   }
   return RoutesView(reader.shape(), plan.range, std::move(rows), std::move(states),
                     std::move(*lease));

@@ -10,10 +10,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "../lib/block_store_cases.h"
 #include "../lib/slot_memory.h"
 #include "../lib/throws.h"
+#include "block_directory.h"
 #include "child_process.h"
 
 namespace moetap {
@@ -99,6 +101,41 @@ TEST_F(DirectoryBlockStoreTest, ReturnsWhatWasPut) {
 TEST_F(DirectoryBlockStoreTest, AnotherProcessFindsIt) {
   ChildProcess worker([&] { EXPECT_EQ(put(*open(), 1), Put::stored); });
   ASSERT_EQ(worker.join(), 0);
+  EXPECT_TRUE(has(*open(), 1));
+}
+
+// Two stores of a process, or two processes of one pid in two containers, write at the same time.
+TEST_F(DirectoryBlockStoreTest, StoresThatPutAtTheSameTimeDoNotTakeEachOthersFiles) {
+  constexpr int kBlocks = 400;
+  const auto put_all = [this](int first) {
+    const auto store = open(1000);
+    for (int i = 0; i < kBlocks; ++i) EXPECT_EQ(put(*store, first + i), Put::stored);
+  };
+  std::thread other([&] { put_all(kBlocks); });
+  put_all(0);
+  other.join();
+  const auto store = open(1000);
+  for (int i = 0; i < 2 * kBlocks; ++i) EXPECT_TRUE(has(*store, i)) << "block " << i;
+  EXPECT_EQ(store->stats().refused, 0u);
+  EXPECT_EQ(files().size(), 2u * kBlocks);
+}
+
+// Its writer may have died, or not have come so far, between giving the file its name and taking
+// the temporary one away.
+TEST_F(DirectoryBlockStoreTest, AFileThatWasRemovedIsNotHeldByASecondNameOfIts) {
+  put(*open(), 1);
+  const fs::path file = only_file();
+  BlockDirectory directory(path);
+  std::uint64_t refused = 0;
+  const auto found = directory.open(file.filename(), refused);
+  ASSERT_TRUE(found);
+  fs::create_hard_link(file, path / ".unfinished-1-1");
+  EXPECT_TRUE(directory.lock(file.filename(), *found, /*exclusive=*/false));
+  fs::remove(file);  // by another process, between the look and the lock
+  EXPECT_FALSE(directory.lock(file.filename(), *found, /*exclusive=*/false));
+  put(*open(), 1);  // there again, but not that file
+  EXPECT_FALSE(directory.lock(file.filename(), *found, /*exclusive=*/true));
+  EXPECT_FALSE(directory.remove(file.filename(), *found));
   EXPECT_TRUE(has(*open(), 1));
 }
 

@@ -28,10 +28,10 @@ TEST(LeaseBookTest, KnowsWhoHasWhatSinceWhen) {
   EXPECT_EQ(book.oldest()->holder, "request 7");
   EXPECT_GE(book.oldest()->since, before);
   EXPECT_LE(book.oldest()->since, LeaseBook::Clock::now());
-  EXPECT_EQ(book.describe().find("2 leases are out, the oldest is held by request 7 since "), 0u);
+  EXPECT_EQ(book.describe().find("2 leases are out, the oldest is held by request 7 for "), 0u);
   first.reset();
   EXPECT_EQ(book.size(), 1u);
-  EXPECT_EQ(book.describe().find("a lease is out, the oldest is held by request 8 since "), 0u);
+  EXPECT_EQ(book.describe().find("a lease is out, held by request 8 for "), 0u);
 }
 
 TEST(LeaseBookTest, AMovedLeaseEndsOnce) {
@@ -164,6 +164,23 @@ TEST_F(ViewRowsTest, SaysWhatReadingSays) {
       EXPECT_TRUE(std::ranges::equal(view.row(p), read.row(p))) << "position " << p;
     }
     EXPECT_TRUE(std::ranges::equal(std::move(view).detach().bytes(), read.bytes()));
+  }
+}
+
+// Else a request that asked for nothing would keep every step from being read.
+TEST_F(ViewRowsTest, AViewOfNoRowsIsNoLease) {
+  memory->lends = true;
+  ledger.admit(
+      {.request = 1, .num_tokens = 8, .placement = {Blocks{1, 2}, 0}, .wants_rows = false});
+  admit(2, 4, {3});
+  compute(1, 2, {3}, {0, 4});
+  ledger.forget(Blocks{3});
+  for (const RowPlan& plan : {ledger.finish(1, 9), ledger.finish(2, 5)}) {
+    RoutesView view = view_rows(reader, plan, "request 1", kNow);
+    EXPECT_EQ(memory->leases.size(), 0u);
+    EXPECT_TRUE(view.owned());
+    EXPECT_EQ(view.range(), plan.range);
+    EXPECT_EQ(std::move(view).detach().count(RowState::present), 0u);
   }
 }
 

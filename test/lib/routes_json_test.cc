@@ -96,6 +96,12 @@ TEST(RoutesJson, RefusesOtherText) {
     expect_throw<ArgumentError>([&] { from_json(replaced(good, from, to), kShape); }, words);
   };
   refuse("\"start\": 5", "\"start\": \"5\"", {"\"start\"", "5"});
+  refuse("\"start\": 5", "\"start\": 5.9", {"\"start\"", "5.9"});
+  refuse("\"start\": 5", "\"start\": true", {"\"start\"", "true"});
+  refuse("\"start\": 5", "\"start\": 18446744073709551611", {"\"start\"", "18446744073709551611"});
+  refuse("\"end\": 9", "\"end\": 9.0", {"\"end\"", "9.0"});
+  refuse("[4, 3, 2]", "[4, 3.5, 2]", {"\"shape\"", "3.5"});
+  refuse("[4, 3, 2]", "[4, 3, 2, 1]", {"[4,3,2,1]"});
   refuse("\"start\": 5", "\"start\": 4", {"[4, 9)", "[4, 8)"});
   refuse("\"start\": 5", "\"start\": -1", {"position -1"});
   refuse("\"start\": 5", "\"start\": 9223372036854775807",
@@ -126,6 +132,8 @@ TEST(RoutesJson, RefusesReasonsThatDoNotFit) {
   refuse("[[6, 7]]", {"[6,7]"});
   refuse("[[6, 7, \"stale\", 1]]", {"[6,7,\"stale\",1]"});
   refuse("[[6, \"7\", \"stale\"]]", {"not_present"});
+  refuse("[[6, 7.5, \"stale\"]]", {"not_present", "7.5"});
+  refuse("[[6, 18446744073709551615, \"stale\"]]", {"not_present", "18446744073709551615"});
   refuse("7", {"not_present", "7"});
 }
 
@@ -143,7 +151,10 @@ TEST(NpyReader, RefusesOtherFiles) {
   refuse(replaced(good, "(4, 3, 2)", "(4, 6)   "), {"shape"});
   refuse(replaced(good, "(4, 3, 2)", "(3, 4, 2)"), {"(3, 4, 2)", "3 layers"});
   refuse(replaced(good, "(4, 3, 2)", "(5, 3, 2)"), {"5 tokens"});
-  refuse(replaced(good, "(4, 3, 2)", "(-4, 3, 2)"), {"-4 tokens"});
+  refuse(replaced(good, "(4, 3, 2), } ", "(-4, 3, 2), }"), {"-4 tokens"});
+  refuse(replaced(good, "), } ", "), }x"), {"(4, 3, 2), }x"});
+  refuse(replaced(good, "), } ", std::string("), }\0", 5)), {"(4, 3, 2), }"});
+  refuse(replaced(good, " \n", "  "), {"(4, 3, 2)"});
   refuse(replaced(good, std::string("NUMPY\x01", 6), "NUMPY\x02"), {"format 1.0"});
   expect_throw<ArgumentError>([&] { from_npy(good, ModelShape::uniform(3, 1, 16), 0); },
                               {"(4, 3, 2)", "top-1"});

@@ -5,6 +5,7 @@
 #include <moetap/endpoint.h>
 #include <moetap/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,8 +43,8 @@ class ChannelProducer {
 
   // The next free record's bytes, to be filled by the host or by a copy. Waits while the ring is
   // full (spin, then sleep) up to endpoint.limit: TimeoutError with the ring's depth, the oldest
-  // step in it and the consumer's pid. MismatchError if the consumer's end of the ring makes no
-  // sense. One thread.
+  // step in it, the consumer's pid and the lease that it waits for, if any. MismatchError if the
+  // consumer's end of the ring makes no sense. One thread.
   std::span<std::byte> acquire();
 
   // Hands over the oldest acquired record. Any one thread at a time, in the order of acquire();
@@ -78,6 +79,11 @@ class ChannelConsumer {
   // come because the producer is dead (false).
   bool wait(Milliseconds limit);
   bool producer_alive() const;
+
+  // Lets the producer's error of a full ring say who keeps this end from releasing records: rows
+  // are lent, the oldest of `leases` to `holder`. 0: none any more. Any one thread at a time.
+  void show_leases(std::size_t leases, std::string_view holder,
+                   std::chrono::steady_clock::time_point since) noexcept;
 
  private:
   struct State;

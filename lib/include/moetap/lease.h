@@ -7,16 +7,22 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace moetap {
 
 class Lease;
+
+// "2 leases are out, the oldest is held by request 7 for 1250 ms", for messages.
+std::string describe_leases(std::size_t leases, std::string_view holder,
+                            std::chrono::nanoseconds age);
 
 // The loans of one lender. Its leases may end in any thread.
 class LeaseBook {
@@ -27,7 +33,12 @@ class LeaseBook {
     Clock::time_point since;
   };
 
-  LeaseBook();
+  // Is told how many leases are out and which is the oldest (null: none), whenever that changes
+  // while the book lives: by whichever thread changes it, one at a time. May not throw, nor use the
+  // book.
+  using Watcher = std::function<void(std::size_t leases, const Entry* oldest)>;
+
+  explicit LeaseBook(Watcher watcher = {});
   ~LeaseBook();  // the memory is gone: no lease stands any more
   LeaseBook(const LeaseBook&) = delete;
   LeaseBook& operator=(const LeaseBook&) = delete;
@@ -37,7 +48,7 @@ class LeaseBook {
   std::size_t size() const;
   // Of those that have not ended.
   std::optional<Entry> oldest() const;
-  // "2 leases are out, the oldest is held by request 7 since 1250 ms", for messages.
+  // See describe_leases(); "no lease is out".
   std::string describe() const;
 
   // Returns true when no lease is out, false at the deadline.

@@ -1,0 +1,162 @@
+// A worker that waits for a full ring is told which lease keeps the scheduler from reading (H25).
+#include <moetap/channel.h>
+#include <moetap/error.h>
+#include <moetap/readers.h>
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "child_process.h"
+#include "message_of.h"
+#include "step_records.h"
+#include "test_endpoint.h"
+
+namespace moetap {
+namespace {
+
+using test::ChildProcess;
+using test::contains;
+using test::message_of;
+using test::send_step;
+using test::Signal;
+
+constexpr Milliseconds kPatience{test::kPatienceMs};
+
+// A worker in this process and schedulers in others.
+class FullRingTest : public test::EndpointTest {
+ protected:
+  FullRingTest() { endpoint.ring_depth = 2; }
+
+  static Lease lend(SlotReadTransport& reader, const std::string& holder) {
+    const std::vector<Slot> slots{3};
+    const StepWindow any;
+    std::vector<const std::byte*> rows(1);
+    std::vector<RowState> states(1);
+    return *reader.lend(slots, {&any, 1}, rows, states, holder);
+  }
+
+  ChannelProducer make_worker() const {
+    Endpoint impatient = endpoint;
+    impatient.limit = Milliseconds(20);
+    return ChannelProducer(impatient);
+  }
+  void send(ChannelProducer& worker, Step step) const {
+    const std::vector<Slot> slots{3};
+    send_step(worker, endpoint.shape, step, slots);
+  }
+  static std::string full(ChannelProducer& worker) {
+    return message_of<TimeoutError>([&] { worker.acquire(); });
+  }
+
+  Signal ready, go;
+};
+
+TEST_F(FullRingTest, NamesTheLeaseThatKeepsItFullUntilItEnds) {
+  ChildProcess scheduler([this] {
+    const auto reader = make_device_reader(endpoint);
+    reader->wait_for(1, kPatience);
+    std::optional<Lease> first = lend(*reader, "request 7");
+    std::optional<Lease> second = lend(*reader, "request 8");
+    ready.raise();
+    go.wait();
+    first.reset();
+    ready.raise();
+    go.wait();
+    std::thread other([&] { second.reset(); });  // as a server's thread that sends the answer
+    other.join();
+    ready.raise();
+    go.wait();
+    reader->wait_for(3, kPatience);
+  });
+  ChannelProducer worker = make_worker();
+  send(worker, 1);
+  ready.wait();
+  send(worker, 2);
+  send(worker, 3);
+  std::string text = full(worker);
+  EXPECT_TRUE(contains(text, "2 leases are out, the oldest is held by request 7 for ")) << text;
+  EXPECT_TRUE(contains(text, "process " + std::to_string(scheduler.pid()))) << text;
+  EXPECT_TRUE(contains(text, "detach()")) << text;
+  go.raise();
+  ready.wait();
+  text = full(worker);
+  EXPECT_TRUE(contains(text, "a lease is out, held by request 8 for ")) << text;
+  go.raise();
+  ready.wait();
+  text = full(worker);  // nobody reads, but not for a lease
+  EXPECT_FALSE(contains(text, "lease")) << text;
+  EXPECT_TRUE(contains(text, "process " + std::to_string(scheduler.pid()))) << text;
+  go.raise();
+  EXPECT_EQ(scheduler.join(), 0);
+}
+
+TEST_F(FullRingTest, ALeaseThatOutlivesItsReaderIsNoneAndEndsHarmlessly) {
+  ChildProcess scheduler([this] {
+    auto reader = make_device_reader(endpoint);
+    reader->wait_for(1, kPatience);
+    std::optional<Lease> lease = lend(*reader, "request 7");
+    reader.reset();
+    ready.raise();
+    go.wait();
+    lease.reset();  // the ring is not mapped any more
+    const auto next = make_device_reader(endpoint);
+    ready.raise();
+    go.wait();
+    next->wait_for(3, kPatience);
+  });
+  ChannelProducer worker = make_worker();
+  send(worker, 1);
+  ready.wait();
+  send(worker, 2);
+  send(worker, 3);
+  std::string text = full(worker);
+  EXPECT_TRUE(contains(text, "reader is not there")) << text;
+  EXPECT_FALSE(contains(text, "lease")) << text;
+  go.raise();
+  ready.wait();
+  text = full(worker);
+  EXPECT_FALSE(contains(text, "lease")) << text;
+  go.raise();
+  EXPECT_EQ(scheduler.join(), 0);
+}
+
+TEST_F(FullRingTest, TheLeasesOfAKilledReaderAreNotItsSuccessors) {
+  ChildProcess killed([this] {
+    const auto reader = make_device_reader(endpoint);
+    reader->wait_for(1, kPatience);
+    const Lease lease = lend(*reader, "request 7");
+    ready.raise();
+    go.wait();  // for ever
+  });
+  ChildProcess successor([this] {
+    go.wait();
+    const auto reader = make_device_reader(endpoint);
+    ready.raise();
+    go.wait();
+  });
+  ChannelProducer worker = make_worker();
+  send(worker, 1);
+  ready.wait();
+  killed.kill();
+  send(worker, 2);
+  send(worker, 3);
+  std::string text = full(worker);
+  EXPECT_TRUE(contains(text, "reader is not there")) << text;
+  EXPECT_FALSE(contains(text, "request 7")) << text;
+  go.raise();
+  ready.wait();
+  text = full(worker);
+  EXPECT_TRUE(contains(text, "process " + std::to_string(successor.pid()))) << text;
+  EXPECT_FALSE(contains(text, "request 7")) << text;
+  go.raise();
+  EXPECT_EQ(successor.join(), 0);
+}
+
+}  // namespace
+}  // namespace moetap

@@ -1,0 +1,102 @@
+// The note in shared memory that names a lease to another process (H25).
+#include "lease_note.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <thread>
+
+#include "message_of.h"
+
+namespace moetap {
+namespace {
+
+using test::contains;
+using Clock = LeaseNote::Clock;
+
+TEST(LeaseNote, SaysWhoHasHowManySinceWhen) {
+  LeaseNote note;
+  EXPECT_EQ(note.describe(), "");
+  note.write(2, "request 7", Clock::now() - std::chrono::hours(1));
+  EXPECT_TRUE(contains(note.describe(), "2 leases are out, the oldest is held by request 7 for 36"))
+      << note.describe();
+  note.write(1, "b", Clock::now());
+  EXPECT_TRUE(contains(note.describe(), "a lease is out, held by b for ")) << note.describe();
+  note.write(0, {}, {});
+  EXPECT_EQ(note.describe(), "");
+}
+
+TEST(LeaseNote, ShortensALongHolder) {
+  LeaseNote note;
+  note.write(1, std::string(LeaseNote::kHolderBytes, 'x'), Clock::now());
+  EXPECT_TRUE(contains(note.describe(), std::string(LeaseNote::kHolderBytes, 'x') + " for"));
+  note.write(1, std::string(5000, 'y'), Clock::now());
+  EXPECT_TRUE(contains(note.describe(), std::string(LeaseNote::kHolderBytes - 3, 'y') + "... for"))
+      << note.describe();
+}
+
+TEST(LeaseNote, IsPrintableWhateverTheHolder) {
+  LeaseNote note;
+  note.write(1, "a\nb\x1b[31m\x7f\xc3\xa4", Clock::now());
+  EXPECT_TRUE(contains(note.describe(), "held by a?b?[31m??? for ")) << note.describe();
+}
+
+TEST(LeaseNote, OfATimeThatCannotBeIsStillANote) {
+  LeaseNote note;
+  for (const auto since : {Clock::time_point::min(), Clock::time_point::max()}) {
+    note.write(1, "a", since);
+    EXPECT_TRUE(contains(note.describe(), "held by a for ")) << note.describe();
+    EXPECT_FALSE(contains(note.describe(), "for -")) << note.describe();
+  }
+}
+
+TEST(LeaseNote, SurvivesAWriterThatDiedInTheMiddle) {
+  LeaseNote note;
+  note.write(1, "a", Clock::now());
+  const std::uint64_t odd = 3;
+  std::memcpy(static_cast<void*>(&note), &odd, sizeof odd);  // version_
+  EXPECT_TRUE(contains(note.describe(), "never finished")) << note.describe();
+  note.write(1, "b", Clock::now());
+  EXPECT_TRUE(contains(note.describe(), "held by b for ")) << note.describe();
+}
+
+TEST(LeaseNote, IsBoundedInMemoryFullOfAnything) {
+  LeaseNote note;
+  std::memset(static_cast<void*>(&note), 0xFE, sizeof note);  // an even version, no end of the text
+  const std::string text = note.describe();
+  EXPECT_TRUE(contains(text, std::string(LeaseNote::kHolderBytes, '?') + " for")) << text;
+  EXPECT_LT(text.size(), 300u);
+}
+
+TEST(LeaseNote, IsNeverReadHalfWritten) {
+  LeaseNote note;
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (std::size_t i = 0; !stop.load(std::memory_order_relaxed); ++i) {
+      const std::size_t leases = 2 + i % 2;
+      note.write(leases, std::string(90, static_cast<char>('a' + leases)), Clock::now());
+      if (i % 16 == 0) std::this_thread::yield();
+    }
+  });
+  int read = 0;
+  const auto deadline = Clock::now() + std::chrono::minutes(1);
+  while (read < 20'000 && Clock::now() < deadline) {
+    const std::string text = note.describe();
+    if (text.empty() || contains(text, "never finished")) continue;
+    const char leases = text[0];
+    ASSERT_TRUE(leases == '2' || leases == '3') << text;
+    ASSERT_TRUE(contains(
+        text, "held by " + std::string(90, static_cast<char>('a' + leases - '0')) + " for "))
+        << text;
+    ++read;
+  }
+  stop = true;
+  writer.join();
+  EXPECT_EQ(read, 20'000);
+}
+
+}  // namespace
+}  // namespace moetap
