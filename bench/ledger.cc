@@ -29,8 +29,9 @@ class Decoding {
       : ledger_(num_slots / block_size, block_size), free_(shuffled_blocks(num_slots, block_size)) {
     // Some request ends in every step or so.
     for (std::int64_t i = 0; i < requests; ++i) {
-      running_.push_back({.output = kOutput * (i + 1) / requests});
-      admit(running_.back());
+      Request& request = running_.emplace_back();
+      request.output = kOutput * (i + 1) / requests;
+      admit(request);
     }
     for (std::int64_t i = 0; i < 2 * kOutput; ++i) step();  // until all have been replaced
   }
@@ -82,9 +83,10 @@ class Decoding {
       free_[given_back_] = block;
       given_back_ = (given_back_ + 1) % free_.size();
     }
-    std::vector<BlockId> blocks = std::move(request.blocks);
-    blocks.clear();
-    request = {.blocks = std::move(blocks)};
+    request.blocks.clear();
+    request.tokens = kPrompt;
+    request.computed = 0;
+    request.output = kOutput;
     admit(request);
   }
 
