@@ -87,12 +87,17 @@ void check_read(const SlotLimits& limits, std::span<const Slot> slots, std::size
 }
 
 void check_arrived(std::span<const StepWindow> windows, Step last_step) {
+  const auto ahead = [last_step](const StepWindow& window) {
+    const bool open = window.last == StepWindow{}.last;
+    return !open & (window.first < window.last) & (window.last > last_step);
+  };
+  bool any = false;  // no early exit, as above
+  for (const StepWindow& window : windows) any |= ahead(window);
+  if (!any) return;
   Step latest = 0;
   for (const StepWindow& window : windows) {
-    const bool open = window.last == StepWindow{}.last;
-    if (!open && window.first < window.last) latest = std::max(latest, window.last);
+    if (ahead(window)) latest = std::max(latest, window.last);
   }
-  if (latest <= last_step) return;
   throw StateError(fmt::format(
       "read of rows written up to step {}, but the last step that has arrived is {}: wait_for({}) "
       "first, since a row that it writes again would look present until then",

@@ -136,11 +136,11 @@ std::span<const std::byte> RoutesView::row(std::int64_t position) const {
 Routes RoutesView::detach() && {
   if (!owned_) {
     require_lender();
-    owned_.emplace(loan_->shape, loan_->range);  // all bytes 0xFF
+    owned_.emplace(loan_->shape, loan_->range, Routes::Unset());
     std::byte* to = owned_->bytes().data();
     for (const std::byte* from : loan_->rows) {
-      if (from != nullptr) std::copy_n(from, loan_->no_row.size(), to);
-      to += loan_->no_row.size();
+      const std::byte* row = from != nullptr ? from : loan_->no_row.data();
+      to = std::copy_n(row, loan_->no_row.size(), to);
     }
     std::ranges::copy(loan_->states, owned_->states().begin());
     loan_.reset();

@@ -52,6 +52,8 @@ struct Ledger::State {
 
   void read_block(RowPlan& plan, const detail::BlockClaim& claim, int first, int end,
                   std::int64_t position) const;
+  void judge_block(RowPlan& plan, std::span<const detail::RowStamp> stamps, bool lost,
+                   std::int64_t position) const;
   RowPlan plan(std::uint64_t id, const Request& request, TokenRange range) const;
   TokenRange available(const Request& request, std::int64_t start) const;
 

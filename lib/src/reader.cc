@@ -49,7 +49,7 @@ Routes Reader::read(std::span<const BlockId> blocks, int block_size, TokenRange 
     }
     windows = by_slot;
   }
-  Routes routes(shape(), range);
+  Routes routes(shape(), range, Routes::Unset());
   transport_->read(slots, windows, routes.bytes(), routes.states());
   return routes;
 }
@@ -59,7 +59,7 @@ RequestReader::RequestReader(std::unique_ptr<RequestReadTransport> transport)
 RequestReader::~RequestReader() = default;
 
 Routes RequestReader::take(std::uint64_t request, TokenRange range, Milliseconds limit) {
-  Routes routes(shape(), range);
+  Routes routes(shape(), range, Routes::Unset());
   transport_->take(request, range, routes.bytes(), routes.states(), limit);
   return routes;
 }

@@ -37,11 +37,15 @@ std::string describe(const Routes& routes, RowState state) {
 
 }  // namespace
 
-Routes::Routes(ModelShape shape, TokenRange range)
+Routes::Routes(ModelShape shape, TokenRange range, Unset)
     : shape_(std::move(shape)),
       range_(checked(range)),
-      ids_(static_cast<std::size_t>(range.size()) * shape_.row_bytes(), kMissing),
+      ids_(static_cast<std::size_t>(range.size()) * shape_.row_bytes()),
       states_(static_cast<std::size_t>(range.size()), RowState::missing) {}
+
+Routes::Routes(ModelShape shape, TokenRange range) : Routes(std::move(shape), range, Unset()) {
+  std::ranges::fill(ids_, kMissing);
+}
 
 std::size_t Routes::index(std::int64_t position) const {
   if (position < range_.start || position >= range_.end) {
@@ -90,7 +94,7 @@ std::pair<Routes, Routes> Routes::split(std::int64_t position) const {
                                  range_.end, position));
   }
   const auto part = [this](TokenRange range) {
-    Routes routes(shape_, range);
+    Routes routes(shape_, range, Unset());
     const auto skip = static_cast<std::size_t>(range.start - range_.start);
     const auto size = static_cast<std::size_t>(range.size());
     const auto ids = bytes().subspan(skip * shape_.row_bytes(), size * shape_.row_bytes());

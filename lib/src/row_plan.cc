@@ -20,13 +20,14 @@ void wait_for_outcome(Reader& reader, Step step, Milliseconds limit) {
 }  // namespace
 
 Routes read_rows(Reader& reader, const RowPlan& plan) {
-  Routes routes(reader.shape(), plan.range);
+  Routes routes(reader.shape(), plan.range, Routes::Unset());
   const std::size_t row_bytes = reader.shape().row_bytes();
   const std::size_t count = plan.slots.size();
   if (count > 0) {
     reader.read(plan.slots, plan.windows, routes.bytes().first(count * row_bytes),
                 routes.states().first(count));
   }
+  std::ranges::fill(routes.bytes().subspan(count * row_bytes), std::byte{0xFF});
   for (const auto& [positions, state] : plan.verdicts) {
     const auto first = static_cast<std::size_t>(positions.start - plan.range.start);
     const auto size = static_cast<std::size_t>(positions.size());

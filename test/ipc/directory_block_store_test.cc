@@ -139,6 +139,14 @@ TEST_F(DirectoryBlockStoreTest, AFileThatWasRemovedIsNotHeldByASecondNameOfIts) 
   EXPECT_TRUE(has(*open(), 1));
 }
 
+TEST_F(DirectoryBlockStoreTest, AFileThatCannotBeOpenedStillTakesItsRoom) {
+  if (geteuid() == 0) GTEST_SKIP() << "root opens every file";
+  put(*open(), 1);
+  ASSERT_EQ(chmod(only_file().c_str(), 0), 0);
+  EXPECT_EQ(put(*open(1), 2), Put::full);
+  EXPECT_EQ(files().size(), 1u);
+}
+
 TEST_F(DirectoryBlockStoreTest, TheFirstRowsOfAKeyStay) {
   const auto store = open();
   put(*store, 1);

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,12 +15,28 @@
 
 namespace moetap {
 
+namespace detail {
+// Bytes that are about to be written are not zeroed first: that would be half of a read's time.
+struct UnsetBytes : std::allocator<std::byte> {
+  template <class>
+  struct rebind {
+    using other = UnsetBytes;
+  };
+  void construct(std::byte*) noexcept {}
+  void construct(std::byte* at, std::byte value) noexcept { *at = value; }
+};
+}  // namespace detail
+
 // The routes of positions [range().start, range().end) of one sequence: narrow ids,
 // [tokens][num_layers][top_k], with the state of each row.
 class Routes {
  public:
   // All rows missing (bytes 0xFF).
   Routes(ModelShape shape, TokenRange range);
+
+  // As above, but with any bytes: for who writes them all.
+  struct Unset {};
+  Routes(ModelShape shape, TokenRange range, Unset);
 
   const ModelShape& shape() const { return shape_; }
   TokenRange range() const { return range_; }
@@ -52,7 +69,7 @@ class Routes {
 
   ModelShape shape_;
   TokenRange range_;
-  std::vector<std::byte> ids_;
+  std::vector<std::byte, detail::UnsetBytes> ids_;
   std::vector<RowState> states_;
 };
 
