@@ -78,7 +78,8 @@ void BlockFile::encode(const BlockKey& key, std::span<const std::byte> rows,
 
 BlockFile::Kind BlockFile::check(const BlockKey& key, std::span<const std::byte> file) const {
   Head head{};
-  std::memcpy(&head, file.data(), std::min(file.size(), sizeof head));
+  std::ranges::copy(file.first(std::min(file.size(), sizeof head)),
+                    std::as_writable_bytes(std::span(&head, 1)).begin());
   if (std::string_view(head.magic, sizeof head.magic) != kMagic) return Kind::foreign;
   if (file.size() < sizeof head) return Kind::damaged;
   if (head.version != kVersion) return Kind::foreign;

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "names.h"
+#include "private_copy.h"
 #include "ring.h"
 
 namespace moetap {
@@ -85,7 +86,7 @@ const ChannelConsumer::Item* ChannelConsumer::peek() {
         "ends",
         s.segment.name(), waiting, s.ring.depth()));
   }
-  s.descriptor = s.ring.descriptor(s.released);
+  s.descriptor = private_copy(s.ring.descriptor(s.released));
   check(s.descriptor, s.endpoint, s.segment.name());
   return &s.item.emplace(Item{s.descriptor, s.ring.record(s.released)});
 }

@@ -12,28 +12,25 @@
 #include <thread>
 #include <vector>
 
+#include "private_copy.h"
+
 namespace moetap {
 namespace {
 
 // The shape in shared memory as text, also when no ModelShape can be made of it.
-std::string describe(const ControlHead& head) {
-  const int layers = head.num_layers;
-  if (layers >= 1 && layers <= ModelShape::kMaxLayers) {
-    try {
-      return ModelShape({head.moe_layers, head.moe_layers + layers}, head.top_k, head.num_experts)
-          .to_string();
-    } catch (const ArgumentError&) {
-    }
+std::string describe(const ControlFields& fields) {
+  try {
+    return fields.shape().to_string();
+  } catch (const ArgumentError& error) {
+    return error.what();
   }
-  return fmt::format("an impossible shape ({} layers, top-{} of {} experts)", layers, head.top_k,
-                     head.num_experts);
 }
 
-bool same_shape(const ControlHead& head, const ModelShape& shape) {
+bool same_shape(const ControlFields& fields, const ModelShape& shape) {
   const std::vector<int>& layers = shape.moe_layers();
-  return head.top_k == shape.top_k() && head.num_experts == shape.num_experts() &&
-         head.num_layers == shape.num_layers() &&
-         std::equal(layers.begin(), layers.end(), head.moe_layers);
+  return fields.top_k == shape.top_k() && fields.num_experts == shape.num_experts() &&
+         fields.num_layers == shape.num_layers() &&
+         std::equal(layers.begin(), layers.end(), fields.moe_layers);
 }
 
 const ControlHead& head_of(const Segment& segment) {
@@ -56,19 +53,28 @@ std::optional<std::string> not_ready(const Segment& segment) {
 
 void ControlHead::publish(const Endpoint& endpoint, std::uint64_t segment_magic,
                           std::uint32_t layout_version) {
-  version = layout_version;
-  ring_depth = endpoint.ring_depth;
-  num_slots = endpoint.num_slots;
-  max_tokens = endpoint.max_tokens;
-  top_k = endpoint.shape.top_k();
-  num_experts = endpoint.shape.num_experts();
-  num_layers = endpoint.shape.num_layers();
-  std::ranges::copy(endpoint.shape.moe_layers(), moe_layers);
+  fields.version = layout_version;
+  fields.ring_depth = endpoint.ring_depth;
+  fields.num_slots = endpoint.num_slots;
+  fields.max_tokens = endpoint.max_tokens;
+  fields.top_k = endpoint.shape.top_k();
+  fields.num_experts = endpoint.shape.num_experts();
+  fields.num_layers = endpoint.shape.num_layers();
+  std::ranges::copy(endpoint.shape.moe_layers(), fields.moe_layers);
   magic.store(segment_magic, std::memory_order_release);
 }
 
-void ControlHead::require(const Endpoint& endpoint, const std::string& name,
-                          std::uint32_t layout_version) const {
+ModelShape ControlFields::shape() const {
+  if (num_layers < 1 || num_layers > ModelShape::kMaxLayers) {
+    throw ArgumentError(
+        fmt::format("an impossible shape ({} layers, top-{} of {} experts; layers must be 1 to {})",
+                    num_layers, top_k, num_experts, ModelShape::kMaxLayers));
+  }
+  return ModelShape({moe_layers, moe_layers + num_layers}, top_k, num_experts);
+}
+
+void ControlFields::require(const Endpoint& endpoint, const std::string& name,
+                            std::uint32_t layout_version) const {
   if (version != layout_version) {
     throw MismatchError(fmt::format(
         "{} has layout version {}, this reader knows {}: run one version of moetap at both ends",
@@ -102,13 +108,13 @@ Segment attach(const std::string& name, std::size_t bytes, const Endpoint& endpo
       if (auto reason = not_ready(segment)) {
         found = *reason;
       } else {
-        const ControlHead& head = head_of(segment);
-        if (head.magic != segment_magic) {
+        const std::uint64_t magic = head_of(segment).magic.load(std::memory_order_acquire);
+        if (magic != segment_magic) {
           throw MismatchError(fmt::format(
               "{} holds something else (magic {:#018x}, expected {:#018x}): remove /dev/shm{}",
-              name, head.magic.load(), segment_magic, name));
+              name, magic, segment_magic, name));
         }
-        head.require(endpoint, name, layout_version);
+        private_copy(head_of(segment).fields).require(endpoint, name, layout_version);
         if (segment.bytes().size() < bytes) {
           throw MismatchError(fmt::format("{} has {} bytes, {} are needed: remove /dev/shm{}", name,
                                           segment.bytes().size(), bytes, name));

@@ -11,10 +11,9 @@
 
 namespace moetap {
 
-// Plain data at offset 0 of a segment. Everything before `magic` is set when `magic` is.
-struct ControlHead {
-  std::atomic<std::uint64_t> magic{0};  // of the kind of segment; 0: still being made
-  std::uint32_t version = 0;            // of the layout of the whole segment
+// Plain data, so that a reader can take a copy before it looks.
+struct ControlFields {
+  std::uint32_t version = 0;  // of the layout of the whole segment
   std::int32_t ring_depth = 0;
   std::int64_t num_slots = 0;
   std::int64_t max_tokens = 0;
@@ -23,12 +22,21 @@ struct ControlHead {
   std::int32_t num_layers = 0;
   std::int32_t moe_layers[ModelShape::kMaxLayers] = {};
 
-  // By the creator, after everything else in the segment is ready.
-  void publish(const Endpoint& endpoint, std::uint64_t segment_magic, std::uint32_t layout_version);
+  // ArgumentError if no model has such a shape.
+  ModelShape shape() const;
 
   // MismatchError, with both, unless the creator's version, shape and sizes are this endpoint's.
   void require(const Endpoint& endpoint, const std::string& name,
                std::uint32_t layout_version) const;
+};
+
+// At offset 0 of a segment.
+struct ControlHead {
+  std::atomic<std::uint64_t> magic{0};  // of the kind of segment; 0: still being made
+  ControlFields fields;                 // all set when `magic` is
+
+  // By the creator, after everything else in the segment is ready.
+  void publish(const Endpoint& endpoint, std::uint64_t segment_magic, std::uint32_t layout_version);
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

@@ -7,12 +7,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "private_copy.h"
 #include "private_memory.h"
 #include "record_stream.h"
 #include "slot_buffer.h"
@@ -109,9 +110,9 @@ void DeviceReader::take_in(const RecordStream::Item& item) {
   stream_.outcomes().require_next(descriptor.step, stream_.name());
 
   StepRecordView record(shape(), descriptor.num_tokens, item.bytes);
-  report_ = *record.report;
-  std::ranges::copy(record.captured, captured_.begin());
-  std::ranges::copy(record.slots, slots_.begin());
+  report_ = private_copy(*record.report);
+  private_copy<std::uint64_t>(record.captured, captured_);
+  private_copy<Slot>(record.slots, slots_);
   record.report = &report_;
   record.captured = captured_;
   record.slots = std::span(slots_).first(record.slots.size());

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "../../lib/src/injection.h"
 #include "names.h"
 #include "native_layout.h"
+#include "private_copy.h"
 #include "shm_ends.h"
 
 namespace moetap {
@@ -35,19 +37,24 @@ const ShmControl& control_of(const Segment& segment) {
   return *reinterpret_cast<const ShmControl*>(segment.bytes().data());
 }
 
-std::string stored_lock_path(const Segment& segment) {
-  const char* path = control_of(segment).lock_path;
-  const std::size_t length = strnlen(path, sizeof(ShmControl::lock_path));
-  if (length == 0 || length == sizeof(ShmControl::lock_path)) {
+// Not any path that a segment may hold: only that of a file that its worker can have made.
+std::filesystem::path stored_lock_path(const Segment& segment) {
+  char text[sizeof(ShmControl::lock_path)];
+  private_copy<char>(control_of(segment).lock_path, text);
+  std::filesystem::path path(std::string(text, strnlen(text, sizeof text)));
+  const std::string file = lock_file_name(segment.name().substr(1));
+  if (!path.is_absolute() || path.filename() != file) {
     throw MismatchError(
-        fmt::format("{} names no lock file: is it of this version of moetap?", segment.name()));
+        fmt::format("{} names the lock file '{}', which is no path of a {}: is it of this version "
+                    "of moetap?",
+                    segment.name(), path.string(), file));
   }
-  return {path, length};
+  return path;
 }
 
 // Never made here: a file that its worker has removed is not to come back.
 FileLock open_lock(const Segment& segment) {
-  const std::string path = stored_lock_path(segment);
+  const std::filesystem::path path = stored_lock_path(segment);
   try {
     FileLock lock(path, FileLock::Open::existing);
     if (lock.file() == control_of(segment).lock_file) return lock;
@@ -58,7 +65,7 @@ FileLock open_lock(const Segment& segment) {
       fmt::format("lock file {} is not the one that the worker, process {}, locks: let both "
                   "processes see one directory there (XDG_RUNTIME_DIR or TMPDIR; containers: a "
                   "shared mount), and let nobody remove the file",
-                  path, segment.owner_pid()));
+                  path.string(), segment.owner_pid()));
 }
 
 Worker find_worker(Endpoint endpoint) {

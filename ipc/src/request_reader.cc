@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "private_copy.h"
 #include "record_stream.h"
 
 namespace moetap {
@@ -133,6 +134,7 @@ void RingRequestReader::add_chunk(const Item& item) {
   const auto* from = reinterpret_cast<const RowState*>(item.bytes.data());
   const std::span<const std::byte> rows = item.bytes.subspan(rows_at, rows_bytes);
   Chunk chunk{descriptor.position, {from, from + count}, {rows.begin(), rows.end()}};
+  forget_shared();
   for (const RowState state : chunk.states) {
     if (state != RowState::present && state != RowState::missing) {
       fail(fmt::format("one of them in state {}", static_cast<int>(state)));

@@ -11,8 +11,10 @@
 #include <cstring>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "names.h"
+#include "private_copy.h"
 #include "shm_ends.h"
 #include "slot_lists.h"
 #include "wire_layout.h"
@@ -65,7 +67,8 @@ class WireReader : public SlotReadTransport {
         limit_(endpoint.limit),
         segment_(attach_wire(endpoint)),
         lock_(lock_path(endpoint)),
-        ids_(reinterpret_cast<WireId*>(segment_.bytes().data())) {}
+        ids_(reinterpret_cast<WireId*>(segment_.bytes().data())),
+        row_(shape_.row_ids()) {}
 
   const ModelShape& shape() const override { return shape_; }
   std::int64_t num_slots() const override { return num_slots_; }
@@ -113,8 +116,11 @@ class WireReader : public SlotReadTransport {
     }
   }
 
-  RowState read_row(Slot slot, std::byte* to) const {
-    const std::span row(ids_ + static_cast<std::size_t>(slot) * shape_.row_ids(), shape_.row_ids());
+  // The process at the other end need not honour the lock.
+  RowState read_row(Slot slot, std::byte* to) {
+    private_copy<WireId>(
+        {ids_ + static_cast<std::size_t>(slot) * shape_.row_ids(), shape_.row_ids()}, row_);
+    const std::span<const WireId> row(row_);
     if (narrow_ids(row, shape_.num_experts(), shape_.id_type(), to)) return RowState::unverified;
     const auto bad =
         std::ranges::find_if(row, [&](WireId id) { return id < 0 || id >= shape_.num_experts(); });
@@ -137,6 +143,7 @@ class WireReader : public SlotReadTransport {
   Segment segment_;
   FileLock lock_;
   WireId* ids_;
+  std::vector<WireId> row_;
 };
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <vector>
 
 #include "text.h"
@@ -53,12 +55,11 @@ std::string device_fault(const StepReport& report, const ModelShape& shape,
 
 std::optional<std::string> missing_layers(const StepRecordView& record, const ModelShape& shape,
                                           Step step) {
-  const auto captured = [&](std::uint64_t stamp) { return stamp == step; };
-  if (std::all_of(record.captured.begin(), record.captured.end(), captured)) return std::nullopt;
   std::vector<int> missing;
   for (std::size_t i = 0; i < record.captured.size(); ++i) {
-    if (!captured(record.captured[i])) missing.push_back(shape.moe_layers()[i]);
+    if (record.captured[i] != step) missing.push_back(shape.moe_layers()[i]);
   }
+  if (missing.empty()) return std::nullopt;
   return fmt::format(
       "{} {} not captured in this step; call capture() from every bound layer, also in fused "
       "kernels and in each graph",
@@ -71,10 +72,14 @@ std::optional<std::string> slot_out_of_range(std::span<const Slot> slots, std::i
   Slot highest = -1;  // one pass without a branch: this runs over every token of every step
   for (const Slot slot : slots) highest = std::max(highest, plain(slot));
   if (highest < num_slots) return std::nullopt;
-  const auto bad =
-      std::find_if(slots.begin(), slots.end(), [&](Slot slot) { return plain(slot) >= num_slots; });
-  return fmt::format("row {} of the record: slot {} is outside [0, {})", bad - slots.begin(),
-                     plain(*bad), num_slots);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Slot slot = plain(slots[i]);
+    if (slot >= num_slots) {
+      return fmt::format("row {} of the record: slot {} is outside [0, {})", i, slot, num_slots);
+    }
+  }
+  // Others may write to the record: the second look need not find what the first one did.
+  return fmt::format("slot {} is outside [0, {}), and was changed meanwhile", highest, num_slots);
 }
 
 }  // namespace
@@ -113,7 +118,9 @@ StepRecordView::StepRecordView(const ModelShape& shape, std::int64_t num_tokens,
 
 std::optional<std::string> fault_of(const StepRecordView& record, const ModelShape& shape,
                                     Step step, std::int64_t num_slots) {
-  const StepReport& report = *record.report;
+  StepReport report;  // a copy, which nobody changes while it is checked and described
+  std::memcpy(&report, record.report, sizeof report);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   if (report.step != step) {
     return fmt::format("the record holds step {} where step {} was expected: it was overwritten",
                        report.step, step);

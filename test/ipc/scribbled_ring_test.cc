@@ -33,10 +33,10 @@ class ScribbledRing : public test::EndpointTest {
 };
 
 TEST_F(ScribbledRing, OfAnotherKindOrVersionIsRefused) {
-  ring.control().head.version += 1;
+  ring.control().head.fields.version += 1;
   EXPECT_TRUE(contains(message_of<MismatchError>([&] { ChannelConsumer consumer(endpoint); }),
                        "version " + std::to_string(kRingVersion + 1)));
-  ring.control().head.version -= 1;
+  ring.control().head.fields.version -= 1;
   ring.control().head.magic = 42;
   EXPECT_TRUE(
       contains(message_of<MismatchError>([&] { ChannelConsumer consumer(endpoint); }), "magic"));

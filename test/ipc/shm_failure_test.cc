@@ -184,9 +184,9 @@ TEST_F(ScribbledBuffer, AnotherMagicVersionOrAnEndlessLockPathIsRefused) {
   control.head.magic = 0x1234;
   EXPECT_THROW(make_shm_reader(endpoint), MismatchError);
   control.head.magic = kShmMagic;
-  control.head.version = kShmVersion + 1;
+  control.head.fields.version = kShmVersion + 1;
   EXPECT_THROW(make_shm_reader(endpoint), MismatchError);
-  control.head.version = kShmVersion;
+  control.head.fields.version = kShmVersion;
   std::ranges::fill(control.lock_path, 'x');
   EXPECT_THROW(make_shm_reader(endpoint), MismatchError);
 }

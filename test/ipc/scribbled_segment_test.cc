@@ -1,0 +1,148 @@
+// Single lies in the shared memory of the `shm` transport, and what each of them must end in.
+#include <moetap/error.h>
+#include <moetap/file_lock.h>
+#include <moetap/readers.h>
+#include <moetap/segment.h>
+#include <moetap/shm_writer.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <iterator>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "message_of.h"
+#include "names.h"
+#include "native_layout.h"
+#include "shm_test.h"
+#include "wire_layout.h"
+
+namespace moetap {
+namespace {
+
+using test::ChildProcess;
+using test::contains;
+using test::kPatience;
+using test::message_of;
+using test::rows_of;
+using test::state_of;
+using Slots = std::vector<Slot>;
+
+class ScribbledSegment : public test::ShmTest {
+ protected:
+  void set_lock_path(const std::string& path) {
+    std::ranges::fill(control.lock_path, '\0');
+    std::ranges::copy(path, std::begin(control.lock_path));
+  }
+  void publish(Step step, const Slots& slots) {
+    writer.publish(step, slots, rows_of(endpoint.shape, step, slots));
+  }
+
+  ShmWriter writer{endpoint};
+  Segment segment = Segment::open(buffer_name(endpoint));
+  ShmControl& control = *reinterpret_cast<ShmControl*>(segment.bytes().data());
+};
+
+// A reader makes and locks no file but one that a worker of its endpoint can have made.
+TEST_F(ScribbledSegment, ALockPathThatIsNoLockFilesIsRefusedAndNothingIsMadeThere) {
+  const std::string name = lock_file_name(buffer_name(endpoint).substr(1));
+  const auto elsewhere = directory.path() / "elsewhere";
+  std::filesystem::create_directory(elsewhere);
+  for (const std::string& path :
+       {std::string(), std::string("relative"), name, (elsewhere / "passwd").string(),
+        (elsewhere / name / "..").string(), (elsewhere / name).string()}) {
+    set_lock_path(path);
+    const std::string text = message_of<MismatchError>([&] { make_shm_reader(endpoint); });
+    EXPECT_TRUE(contains(text, path)) << text;
+    EXPECT_TRUE(std::filesystem::is_empty(elsewhere)) << path;
+    EXPECT_FALSE(std::filesystem::exists(name));
+  }
+  // Not even if it is there, and the very file that the segment says it is.
+  const std::string other = elsewhere / "other.lock";
+  control.lock_file = FileLock(other).file();
+  set_lock_path(other);
+  EXPECT_THROW(make_shm_reader(endpoint), MismatchError);
+}
+
+TEST_F(ScribbledSegment, AnImpossibleShapeIsRefusedInWords) {
+  const ControlFields good = control.head.fields;
+  const auto expect_refused = [&](auto scribble, const std::string& named) {
+    control.head.fields = good;
+    scribble(control.head.fields);
+    const std::string text = message_of<MismatchError>([&] { make_shm_reader(endpoint); });
+    EXPECT_TRUE(contains(text, named)) << text;
+  };
+  constexpr int kMost = std::numeric_limits<int>::max();
+  expect_refused([](auto& f) { f.num_layers = kMost; }, "2147483647 layers");
+  expect_refused([](auto& f) { f.num_layers = -1; }, "-1 layers");
+  expect_refused([](auto& f) { f.num_layers = ModelShape::kMaxLayers; }, "layer");
+  expect_refused([](auto& f) { f.top_k = kMost; }, "2147483647");
+  expect_refused([](auto& f) { f.num_experts = -5; }, "-5");
+  expect_refused([](auto& f) { f.moe_layers[0] = 77; }, "layer");
+  expect_refused([](auto& f) { f.num_slots = -1; }, "num_slots -1");
+  expect_refused([](auto& f) { f.max_tokens = 1 << 30; }, "max_tokens 1073741824");
+  control.head.fields = good;
+  EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
+}
+
+TEST_F(ScribbledSegment, CountersOutOfTheirRangeDoNoHarm) {
+  const auto reader = make_shm_reader(endpoint);
+  control.num_failed = std::numeric_limits<std::uint64_t>::max() - 1;
+  for (Step step = 1; step <= 4; ++step) {
+    writer.fail(step, {}, "why");
+    EXPECT_THROW(reader->wait_for(step, kPatience), StepFailed);
+  }
+  control.last_step = std::numeric_limits<Step>::max();
+  reader->wait_for(1000, kPatience);
+  control.wake.sleepers = std::numeric_limits<std::uint32_t>::max();
+  publish(5, {1});
+  EXPECT_EQ(state_of(*reader, 1), RowState::present);
+}
+
+// A stamp that is set to the mark of a row being written looks like a slot that comes twice: the
+// step is refused, and nothing has changed.
+TEST_F(ScribbledSegment, AMarkThatNobodySetIsAnErrorAndLeavesTheOtherRows) {
+  publish(1, {1, 2});
+  const auto reader = make_shm_reader(endpoint);
+  auto* stamps = reinterpret_cast<Step*>(segment.bytes().data() + sizeof(ShmControl));
+  stamps[2] = kWriting;
+  EXPECT_EQ(state_of(*reader, 2), RowState::missing);
+  EXPECT_THROW(publish(2, {1, 2}), ArgumentError);
+  EXPECT_EQ(state_of(*reader, 1, {1, 1}), RowState::present);
+  writer.fail(2, Slots{1, 2}, "slot 2 comes twice");
+  publish(3, {1, 2});
+  EXPECT_EQ(state_of(*reader, 2, {3, 3}), RowState::present);
+}
+
+// The process at the other end of the wire layout changes an id while it is looked at. The reader
+// must see the row as it was at one time: a good one, or a bad one with its bad id.
+TEST_F(ScribbledSegment, AWireRowThatChangesUnderItsReaderIsGoodOrNamed) {
+  endpoint.layout = ShmLayout::wire;
+  endpoint.shape = ModelShape::uniform(128, 8, 256);  // long enough to change on the way
+  ShmWriter wire(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  ChildProcess neighbour([&] {
+    const Segment own = Segment::open(buffer_name(endpoint));
+    auto* id = reinterpret_cast<WireId*>(own.bytes().data()) + endpoint.shape.row_ids() - 1;
+    for (;;) {
+      std::atomic_ref(*id).store(4711, std::memory_order_relaxed);
+      std::atomic_ref(*id).store(3, std::memory_order_relaxed);
+      for (int i = 0; i < 100; ++i) std::atomic_ref(*id).load(std::memory_order_relaxed);
+    }
+  });
+  const Slots same(10);  // slot 0, again and again
+  for (int i = 0; i < 40'000; ++i) {
+    try {
+      EXPECT_EQ(test::read(*reader, same).states.back(), RowState::unverified);
+    } catch (const RangeError& error) {
+      ASSERT_TRUE(contains(error.what(), "layer 127: expert id 4711")) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moetap
