@@ -61,6 +61,10 @@ class DeviceReader final : public SlotReadTransport {
     buffer_.gather(slots, windows, rows, states);
   }
 
+  void stamps(std::span<const Slot> slots, std::span<Step> written) override {
+    buffer_.stamps(slots, written);
+  }
+
   std::optional<Lease> lend(std::span<const Slot> slots, std::span<const StepWindow> windows,
                             std::span<const std::byte*> rows, std::span<RowState> states,
                             const std::string& holder) override {

@@ -122,6 +122,18 @@ class NativeReader : public SlotReadTransport {
     }
   }
 
+  void stamps(std::span<const Slot> slots, std::span<Step> written) override {
+    check_read(buffer_.limits(), slots, 1, slots.size() * buffer_.limits().row_bytes,
+               written.size());
+    constexpr std::size_t kMost = kBytesPerHold / 64;  // a cache line each
+    for (std::size_t first = 0; first < slots.size(); first += kMost) {
+      const std::size_t n = std::min(kMost, slots.size() - first);
+      let_writer_go_first();
+      const auto held = lock_shared_within(lock_, limit_);
+      buffer_.stamps(slots.subspan(first, n), written.subspan(first, n));
+    }
+  }
+
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
     const std::size_t row_bytes = buffer_.limits().row_bytes;
     check_put(buffer_.limits(), step, slots, rows.size());

@@ -184,6 +184,14 @@ bool SlotBuffer::look_up(std::span<const Slot> slots, std::span<const StepWindow
   return all_present;
 }
 
+void SlotBuffer::stamps(std::span<const Slot> slots, std::span<Step> written) const {
+  check_read(limits_, slots, 1, slots.size() * limits_.row_bytes, written.size());
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Step stamp = stamps_[slots[i]];
+    written[i] = stamp == kWriting ? 0 : stamp;
+  }
+}
+
 void SlotBuffer::point_at(std::span<const Slot> slots, std::span<const StepWindow> windows,
                           std::span<const std::byte*> rows, std::span<RowState> states) const {
   for (std::size_t i = 0; i < slots.size(); ++i) {

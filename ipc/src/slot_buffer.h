@@ -32,6 +32,9 @@ class SlotBuffer {
   // then. A process that dies in the middle leaves rows that are missing, never torn ones.
   void scatter(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
+  // See SlotReadTransport::stamps.
+  void stamps(std::span<const Slot> slots, std::span<Step> written) const;
+
   // See SlotReadTransport::lend, as copy_out().
   void point_at(std::span<const Slot> slots, std::span<const StepWindow> windows,
                 std::span<const std::byte*> rows, std::span<RowState> states) const;

@@ -31,8 +31,11 @@ inline std::uint32_t number_at(const Routes& routes, std::int64_t position) {
 
 class SlotMemory final : public SlotReadTransport {
  public:
-  explicit SlotMemory(std::int64_t num_slots)
-      : stamps_(static_cast<std::size_t>(num_slots)), rows_(stamps_.size()) {}
+  // `shape`: of four bytes a row.
+  explicit SlotMemory(std::int64_t num_slots, ModelShape shape = number_shape())
+      : shape_(std::move(shape)),
+        stamps_(static_cast<std::size_t>(num_slots)),
+        rows_(stamps_.size()) {}
 
   // --- the worker's side: `step` is over
   void publish(Step step, const std::vector<std::pair<Slot, std::uint32_t>>& rows) {
@@ -74,6 +77,11 @@ class SlotMemory final : public SlotReadTransport {
       std::memcpy(rows.data() + i * sizeof number, &number, sizeof number);
     }
   }
+  void stamps(std::span<const Slot> slots, std::span<Step> written) override {
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      written[i] = unstamped ? 0 : stamps_.at(static_cast<std::size_t>(slots[i]));
+    }
+  }
   std::optional<Lease> lend(std::span<const Slot> slots, std::span<const StepWindow> windows,
                             std::span<const std::byte*> rows, std::span<RowState> states,
                             const std::string& holder) override {
@@ -101,7 +109,7 @@ class SlotMemory final : public SlotReadTransport {
   LeaseBook leases;
 
  private:
-  ModelShape shape_ = number_shape();
+  ModelShape shape_;
   std::vector<Step> stamps_;
   std::vector<std::uint32_t> rows_;
   std::map<Step, std::string> failed_;

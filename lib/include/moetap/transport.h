@@ -6,6 +6,7 @@
 #include <moetap/step.h>
 #include <moetap/types.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <optional>
@@ -84,6 +85,13 @@ class SlotReadTransport : public ReadTransport {
   // may rewrite a row that still looks present: wait_for it first), all before anything is written.
   virtual void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
                     std::span<std::byte> rows, std::span<RowState> states) = 0;
+
+  // written[i] = the step that wrote the row of slots[i]; 0 if that is missing, or where rows carry
+  // no stamps. What it says may change with the next call; a read() with that one step as its
+  // window shows whether it has. Sizes and errors as read().
+  virtual void stamps(std::span<const Slot> /*slots*/, std::span<Step> written) {
+    std::ranges::fill(written, Step{0});
+  }
 
   // As read(), but leaves the rows where they are: rows[i] points at the row of slots[i], or is
   // null if that is not present. While the lease is out nothing changes there, so that no step is
