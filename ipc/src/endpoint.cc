@@ -14,6 +14,7 @@ constexpr std::int64_t kMaxSlots = std::int64_t{1} << 32;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
 constexpr int kMaxRingDepth = 1024;
 constexpr int kMaxRank = 999'999;
+constexpr int kMaxShare = 999;
 
 void check_between(std::string_view field, std::int64_t value, std::int64_t least,
                    std::int64_t most) {
@@ -39,13 +40,54 @@ void check_instance(const std::string& instance) {
 void Endpoint::validate() const {
   check_instance(instance);
   check_between("dp_rank", dp_rank, 0, kMaxRank);
+  check_between("stage", stage, 0, kMaxShare);
+  check_between("part", part, 0, kMaxShare);
   check_between("num_slots", num_slots, 1, kMaxSlots);
   check_between("max_tokens", max_tokens, 1, kMaxTokens);
   check_between("ring_depth", ring_depth, 1, kMaxRingDepth);
+  if (layout == ShmLayout::wire && (stage != 0 || part != 0)) {
+    throw ArgumentError(fmt::format(
+        "endpoint: stage {}, part {} of the wire-compatible layout, whose one buffer holds whole "
+        "rows and has one owner: use the native layout, or one stage and gathered parts",
+        stage, part));
+  }
   if (layout != ShmLayout::native && layout != ShmLayout::wire) {
     throw ArgumentError(fmt::format("endpoint: layout is {}, but must be native (0) or wire (1)",
                                     static_cast<int>(layout)));
   }
+}
+
+Endpoint endpoint_of(const Endpoint& engine, const Topology& rank) {
+  rank.validate(engine.shape);
+  Endpoint endpoint = engine;
+  endpoint.dp_rank = rank.dp_rank;
+  endpoint.stage = rank.pp_rank;
+  endpoint.part = rank.parts == SequenceParts::published ? rank.tp_rank : 0;
+  endpoint.shape = rank.stage_shape(engine.shape, rank.pp_rank);
+  const bool whole = rank.pp_size == 1 && rank.parts != SequenceParts::published;
+  if (engine.layout == ShmLayout::wire && !whole) {
+    throw ArgumentError(fmt::format(
+        "endpoint: {} pipeline stages, {} publishing ranks each, and the wire-compatible layout, "
+        "whose one buffer holds whole rows and has one owner: use the native layout",
+        rank.pp_size, rank.parts == SequenceParts::published ? rank.tp_size : 1));
+  }
+  endpoint.validate();
+  return endpoint;
+}
+
+std::vector<std::vector<Endpoint>> endpoints_of(const Endpoint& engine, const Topology& topology) {
+  topology.validate(engine.shape);
+  std::vector<std::vector<Endpoint>> stages;
+  Topology rank = topology;
+  const int parts = topology.parts == SequenceParts::published ? topology.tp_size : 1;
+  for (const int stage : topology.moe_stages()) {
+    rank.pp_rank = stage;
+    std::vector<Endpoint>& endpoints = stages.emplace_back();
+    for (rank.tp_rank = 0; rank.tp_rank < parts; ++rank.tp_rank) {
+      endpoints.push_back(endpoint_of(engine, rank));
+    }
+  }
+  return stages;
 }
 
 }  // namespace moetap

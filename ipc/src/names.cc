@@ -47,15 +47,24 @@ fs::path runtime_directory() {
   return own;
 }
 
+// Which endpoint of an instance this is. Each begins with a number or a letter of its own, so that
+// no two read alike, whatever the instance's name ends with.
+std::string share(const Endpoint& endpoint) {
+  std::string text = fmt::format("{}", endpoint.dp_rank);
+  if (endpoint.stage > 0) text += fmt::format("_s{}", endpoint.stage);
+  if (endpoint.part > 0) text += fmt::format("_p{}", endpoint.part);
+  return text;
+}
+
 }  // namespace
 
 std::string buffer_name(const Endpoint& endpoint) {
   const auto prefix = endpoint.layout == ShmLayout::wire ? "vllm_routed_experts_buffer" : "moetap";
-  return fmt::format("/{}_{}_{}", prefix, endpoint.instance, endpoint.dp_rank);
+  return fmt::format("/{}_{}_{}", prefix, endpoint.instance, share(endpoint));
 }
 
 std::string ring_name(const Endpoint& endpoint) {
-  return fmt::format("{}{}_{}_ring", kOurPrefix, endpoint.instance, endpoint.dp_rank);
+  return fmt::format("{}{}_{}_ring", kOurPrefix, endpoint.instance, share(endpoint));
 }
 
 fs::path lock_path(const Endpoint& endpoint) {

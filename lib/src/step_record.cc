@@ -1,4 +1,5 @@
 #include <moetap/error.h>
+#include <moetap/step.h>
 #include <moetap/step_record.h>
 
 #include <fmt/format.h>
@@ -27,6 +28,12 @@ std::string device_fault(const StepReport& report, const ModelShape& shape,
                          std::int64_t num_slots) {
   switch (static_cast<DeviceFault>(report.fault)) {
     case DeviceFault::expert_id:
+      if (report.fault_value == kNotGathered) {
+        return fmt::format(
+            "{}, token {}: its routes did not come from the rank that has them; the worker's "
+            "Collective::check() says why",
+            layer_name(shape, report.fault_layer), report.fault_token);
+      }
       return fmt::format(
           "{}, token {}: expert id {} is outside [0, {}); capture logical ids, before any map to "
           "physical replicas",

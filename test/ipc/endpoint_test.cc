@@ -6,7 +6,9 @@
 
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "message_of.h"
 #include "names.h"
@@ -35,6 +37,10 @@ TEST(Endpoint, RefusesFieldsThatCannotBeAndNamesThem) {
   expect_refused([](Endpoint& e) { e.instance = "a/b"; }, "'a/b'");
   expect_refused([](Endpoint& e) { e.instance = std::string(65, 'x'); }, "1 to 64");
   expect_refused([](Endpoint& e) { e.dp_rank = -1; }, "dp_rank is -1");
+  expect_refused([](Endpoint& e) { e.stage = -1; }, "stage is -1");
+  expect_refused([](Endpoint& e) { e.stage = 1000; }, "stage is 1000");
+  expect_refused([](Endpoint& e) { e.part = -1; }, "part is -1");
+  expect_refused([](Endpoint& e) { e.part = 1000; }, "part is 1000");
   expect_refused([](Endpoint& e) { e.num_slots = 0; }, "num_slots is 0");
   expect_refused([](Endpoint& e) { e.num_slots = std::int64_t{1} << 40; }, "num_slots");
   expect_refused([](Endpoint& e) { e.max_tokens = 0; }, "max_tokens is 0");
@@ -58,6 +64,99 @@ TEST(Names, H22HoldInstanceRankAndKind) {
   EXPECT_EQ(ring_name(endpoint), "/moetap_a_7_ring");
   endpoint.layout = ShmLayout::wire;
   EXPECT_EQ(buffer_name(endpoint), "/vllm_routed_experts_buffer_a_7");
+}
+
+TEST(Names, H22HoldStageAndPart) {
+  Endpoint endpoint = test::test_endpoint();
+  endpoint.instance = "a";
+  endpoint.stage = 2;
+  EXPECT_EQ(buffer_name(endpoint), "/moetap_a_0_s2");
+  EXPECT_EQ(ring_name(endpoint), "/moetap_a_0_s2_ring");
+  endpoint.part = 3;
+  EXPECT_EQ(buffer_name(endpoint), "/moetap_a_0_s2_p3");
+  EXPECT_EQ(lock_path(endpoint).filename(), "moetap_a_0_s2_p3.lock");
+  endpoint.stage = 0;
+  EXPECT_EQ(ring_name(endpoint), "/moetap_a_0_p3_ring");
+}
+
+TEST(Names, H22NoInstanceCanPassForAStageOrPartOfAnother) {
+  std::set<std::string> names;
+  Endpoint endpoint = test::test_endpoint();
+  int made = 0;
+  for (const char* instance : {"a", "a_0", "a_0_s1", "a_0_p1", "a_0_s1_p1", "a_1", "a_0_ring"}) {
+    endpoint.instance = instance;
+    for (endpoint.dp_rank = 0; endpoint.dp_rank < 2; ++endpoint.dp_rank) {
+      for (endpoint.stage = 0; endpoint.stage < 2; ++endpoint.stage) {
+        for (endpoint.part = 0; endpoint.part < 2; ++endpoint.part, made += 2) {
+          names.insert(buffer_name(endpoint));
+          names.insert(ring_name(endpoint));
+        }
+      }
+    }
+  }
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(made));
+}
+
+TEST(Endpoint, TheWireLayoutsOneBufferHasOneOwner) {
+  const auto wire = [](int stage, int part) {
+    return [=](Endpoint& e) {
+      e.layout = ShmLayout::wire;
+      e.stage = stage;
+      e.part = part;
+    };
+  };
+  expect_refused(wire(1, 0), "stage 1, part 0 of the wire-compatible layout");
+  expect_refused(wire(0, 1), "stage 0, part 1 of the wire-compatible layout");
+}
+
+Topology two_stages() {
+  return {
+      .dp_size = 2, .dp_rank = 1, .tp_size = 2, .pp_size = 3, .stage_layers = {{0, 2}, {}, {1}}};
+}
+
+TEST(Endpoint, OfARankHasItsStagesShape) {
+  const Endpoint engine = test::test_endpoint();
+  Topology rank = two_stages();
+  rank.pp_rank = 2;
+  rank.tp_rank = 1;  // only captures, but into the same shape
+  const Endpoint endpoint = endpoint_of(engine, rank);
+  EXPECT_EQ(endpoint.dp_rank, 1);
+  EXPECT_EQ(endpoint.stage, 2);
+  EXPECT_EQ(endpoint.part, 0);
+  EXPECT_EQ(endpoint.shape, ModelShape({1}, 2, 16));
+  EXPECT_EQ(endpoint.num_slots, engine.num_slots);
+  rank.pp_rank = 1;  // H26
+  EXPECT_THROW((void)endpoint_of(engine, rank), ArgumentError);
+  rank.cp_size = 2;
+  EXPECT_THROW((void)endpoints_of(engine, rank), ArgumentError);
+}
+
+TEST(Endpoint, ASchedulerReadsStagesWithMoeLayersOnly) {  // H26
+  Topology topology = two_stages();
+  std::vector<std::vector<Endpoint>> stages = endpoints_of(test::test_endpoint(), topology);
+  ASSERT_EQ(stages.size(), 2u);
+  ASSERT_EQ(stages[1].size(), 1u);
+  EXPECT_EQ(stages[0][0].stage, 0);
+  EXPECT_EQ(stages[1][0].stage, 2);
+  topology.sp_size = 2;
+  topology.parts = SequenceParts::published;
+  stages = endpoints_of(test::test_endpoint(), topology);
+  ASSERT_EQ(stages[1].size(), 2u);
+  EXPECT_EQ(stages[1][1].part, 1);
+}
+
+TEST(Endpoint, ATopologyWithTheWireLayoutHasOneOwner) {
+  Endpoint engine = test::test_endpoint();
+  engine.layout = ShmLayout::wire;
+  Topology rank = two_stages();  // whose first stage has a name that could be its own
+  const auto refused = [&] {
+    return message_of<ArgumentError>([&] { endpoint_of(engine, rank); });
+  };
+  EXPECT_TRUE(contains(refused(), "3 pipeline stages")) << refused();
+  rank = {.tp_size = 2, .sp_size = 2, .parts = SequenceParts::published};
+  EXPECT_TRUE(contains(refused(), "2 publishing ranks")) << refused();
+  rank.parts = SequenceParts::gathered;
+  EXPECT_NO_THROW(endpoint_of(engine, rank));
 }
 
 class LockPath : public testing::Test {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <moetap/shape.h>
+#include <moetap/topology.h>
 #include <moetap/transport.h>
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace moetap {
 
@@ -15,11 +17,14 @@ enum class ShmLayout : std::uint8_t {
   wire,    // int32 [slot][layer][top_k], no header, no stamps: a vLLM process can be the other end
 };
 
-// One worker's (data-parallel rank's) channel to its scheduler. Both sides build the same one.
+// One worker's channel to its scheduler. Both sides build the same one. One a data-parallel rank;
+// one a stage or part of it where several of its ranks publish (see endpoints_of).
 struct Endpoint {
   std::string instance;  // of the engine: letters, digits, '-', '_', '.'; 1 to 64 characters
   int dp_rank = 0;
-  ModelShape shape;
+  int stage = 0;  // of a pipeline: 0 to 999
+  int part = 0;   // the tensor-parallel rank, where each publishes its part of the tokens: 0 to 999
+  ModelShape shape;                      // of the rows that are published here
   std::int64_t num_slots = 0;            // of the anchor KV-cache group: num_blocks * block_size
   std::int64_t max_tokens = 0;           // the most tokens a step can have
   int ring_depth = 4;                    // device transport: steps that may wait for the scheduler
@@ -29,5 +34,13 @@ struct Endpoint {
   // ArgumentError that names the field, its value and what is allowed.
   void validate() const;
 };
+
+// The endpoint of one rank, which publishes or only captures. `engine` describes the whole model;
+// its dp_rank, stage and part do not matter. ArgumentError for a topology that cannot be served, a
+// stage without MoE layers, and for the wire layout where its one buffer would need several owners.
+Endpoint endpoint_of(const Endpoint& engine, const Topology& rank);
+
+// Those that the scheduler of topology.dp_rank reads: of each stage that has MoE layers, each part.
+std::vector<std::vector<Endpoint>> endpoints_of(const Endpoint& engine, const Topology& topology);
 
 }  // namespace moetap

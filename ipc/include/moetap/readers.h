@@ -25,6 +25,14 @@ std::unique_ptr<SlotReadTransport> make_shm_reader(const Endpoint& endpoint);
 // MismatchError from any of the calls if the shared memory was overwritten.
 std::unique_ptr<SlotReadTransport> make_device_reader(const Endpoint& endpoint);
 
+// What all ranks of topology.dp_rank publish, as rows of engine.shape: `make` is one of the two
+// above, called for each of endpoints_of(engine, topology); see <moetap/stages.h> for how they read
+// as one. One endpoint is read as it is.
+using SlotReaderMaker = std::unique_ptr<SlotReadTransport> (*)(const Endpoint&);
+std::unique_ptr<SlotReadTransport> make_joined_reader(const Endpoint& engine,
+                                                      const Topology& topology,
+                                                      SlotReaderMaker make);
+
 // For HostCache::per_request; as above for steps. Keeps each finished request until it is taken, so
 // take every one (an empty range throws its rows away). Request ids are not used again: of the
 // latest 4096 that were taken, taking one again is a StateError, of older ones a TimeoutError.

@@ -64,6 +64,12 @@ class StepFailed : public std::runtime_error {
   std::string reason_;
 };
 
+// Ranks that gather their parts together cannot go on. What failed is the library that connects
+// them; a rank that does not come is a TimeoutError, one that disagrees a MismatchError.
+class CollectiveError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 // A caller demanded rows that are not all present.
 class RowsNotPresent : public std::runtime_error {
   using std::runtime_error::runtime_error;

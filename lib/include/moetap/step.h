@@ -20,6 +20,9 @@ struct TopkIds {
   std::int64_t row_stride = 0;
 };
 
+// Stands in gathered topk_ids (int32) for what did not come from the rank that has it.
+inline constexpr std::int32_t kNotGathered = -2'139'062'144;  // bytes of 0x80
+
 // Which tokens the rows of topk_ids are, under data parallelism.
 enum class RankLayout : std::uint8_t {
   local,         // this rank's: num_tokens or padded_tokens rows
