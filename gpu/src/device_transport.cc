@@ -88,6 +88,12 @@ std::unique_ptr<CaptureTransport> make_device_transport(Device& device, const En
                                                         DeviceTransportOptions options) {
   endpoint.validate();
   if (options.host_cache == HostCache::per_request) {
+    if (endpoint.stage != 0 || endpoint.part != 0) {
+      throw ArgumentError(fmt::format(
+          "stage {}, part {} with HostCache::per_request: nobody joins requests that several ranks "
+          "hand over, use HostCache::scheduler",
+          endpoint.stage, endpoint.part));
+    }
     return make_request_transport(device, endpoint, options.staging_depth);
   }
   return std::make_unique<DeviceTransport>(device, endpoint, options.staging_depth);

@@ -3,12 +3,15 @@
 
 #include <moetap/endpoint.h>
 
+#include <fmt/format.h>
+
 #include <string>
 
 namespace moetap {
 
 inline std::string owner_name(const Endpoint& endpoint) {
-  return endpoint.instance + "/" + std::to_string(endpoint.dp_rank);
+  return fmt::format("{}/{}/{}/{}", endpoint.instance, endpoint.dp_rank, endpoint.stage,
+                     endpoint.part);
 }
 
 }  // namespace moetap

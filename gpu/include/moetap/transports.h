@@ -32,4 +32,10 @@ struct DeviceTransportOptions {
 std::unique_ptr<CaptureTransport> make_device_transport(Device& device, const Endpoint& endpoint,
                                                         DeviceTransportOptions options = {});
 
+// For a rank whose rows another rank publishes (Topology::publishes() is false): it captures into a
+// device cache as the others do, so that their graphs are alike, and publish() only closes the
+// step. Nothing leaves the device, and nobody hears of a step that went wrong here.
+std::unique_ptr<CaptureTransport> make_capture_only_transport(Device& device,
+                                                              const Endpoint& endpoint);
+
 }  // namespace moetap

@@ -1,0 +1,61 @@
+// One gather over MPI: every rank sends its part to every other.
+#pragma once
+
+#include <moetap/transport.h>
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace moetap::mpi {
+
+// What goes ahead of a rank's elements, so that ranks that do not agree find out.
+struct PartHead {
+  std::int64_t offset;  // of the part in the whole, in elements
+  std::int64_t total;
+};
+
+class Exchange {
+ public:
+  // `call` numbers it in messages.
+  Exchange(MPI_Comm ranks, std::uint64_t call, std::span<const std::int64_t> counts);
+  // Ends what is still going on. Its memory may be MPI's for ever: a send to a rank that is gone
+  // cannot be taken back.
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  // Fills `to` when every part is there; untouched otherwise. TimeoutError, MismatchError,
+  // CollectiveError.
+  void run(const std::int32_t* from, std::int32_t* to, Milliseconds limit);
+
+ private:
+  struct Memory {
+    std::vector<std::byte> own;
+    std::vector<std::vector<std::byte>> parts;  // by rank
+  };
+
+  void start(const std::int32_t* from);
+  void complete(Milliseconds limit);
+  bool test_some();
+  void check_part(int rank) const;
+  [[noreturn]] void throw_late(Milliseconds limit) const;
+  std::size_t part_bytes(int rank) const;
+
+  MPI_Comm ranks_;
+  int size_ = 0;
+  int rank_ = 0;
+  std::uint64_t call_;
+  PartHead head_{};
+  std::vector<std::int64_t> counts_;
+  std::vector<std::int64_t> offsets_;
+  std::unique_ptr<Memory> memory_;
+  std::vector<MPI_Request> requests_;  // receives by rank, then sends by rank
+  std::vector<int> done_;              // scratch of test_some()
+  std::vector<MPI_Status> statuses_;
+};
+
+}  // namespace moetap::mpi
