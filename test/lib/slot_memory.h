@@ -79,7 +79,8 @@ class SlotMemory final : public SlotReadTransport {
   }
   void stamps(std::span<const Slot> slots, std::span<Step> written) override {
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      written[i] = unstamped ? 0 : stamps_.at(static_cast<std::size_t>(slots[i]));
+      written[i] =
+          unstamped || keeps_stamps_to_itself ? 0 : stamps_.at(static_cast<std::size_t>(slots[i]));
     }
   }
   std::optional<Lease> lend(std::span<const Slot> slots, std::span<const StepWindow> windows,
@@ -105,6 +106,7 @@ class SlotMemory final : public SlotReadTransport {
 
   int reads = 0;
   bool unstamped = false;  // as the wire-compatible layout
+  bool keeps_stamps_to_itself = false;
   bool lends = false;
   LeaseBook leases;
 

@@ -168,6 +168,13 @@ TEST_F(StagesTest, StagesWithoutStampsClaimNothing) {
   EXPECT_EQ(read(4, {}), RowState::unverified);
 }
 
+TEST_F(StagesTest, WhoCannotSayOfWhichStepARowIsJoinsRowsOfOneStepOnly) {
+  publish(1, {4});
+  memory[0]->keeps_stamps_to_itself = true;
+  EXPECT_EQ(read(4, {}), RowState::missing);
+  EXPECT_EQ(read(4, {1, 1}), RowState::present);
+}
+
 TEST_F(StagesTest, WaitingIsForAllStages) {
   publish(0, 1, {4});
   expect_throw<TimeoutError>([&] { joined->wait_for(1, Milliseconds(7)); },
