@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -73,17 +72,21 @@ TEST(LeaseNote, IsBoundedInMemoryFullOfAnything) {
 
 TEST(LeaseNote, IsNeverReadHalfWritten) {
   LeaseNote note;
-  std::atomic<bool> stop{false};
-  std::thread writer([&] {
-    for (std::size_t i = 0; !stop.load(std::memory_order_relaxed); ++i) {
-      const std::size_t leases = 2 + i % 2;
-      note.write(leases, std::string(90, static_cast<char>('a' + leases)), Clock::now());
-      if (i % 16 == 0) std::this_thread::yield();
+  std::jthread writer([&](const std::stop_token& stop) {
+    const std::string holders[] = {std::string(90, 'a' + 2), std::string(90, 'a' + 3)};
+    for (std::size_t i = 0; !stop.stop_requested(); ++i) {
+      note.write(2 + i % 2, holders[i % 2], {});
+      // Else it is hardly ever whole.
+      const auto next = Clock::now() + std::chrono::nanoseconds(300);
+      while (Clock::now() < next) {
+      }
     }
   });
-  int read = 0;
-  const auto deadline = Clock::now() + std::chrono::minutes(1);
-  while (read < 20'000 && Clock::now() < deadline) {
+  // Until both have really run at the same time, which a busy machine may not let them for long.
+  int changes = 0;
+  char last = '?';
+  const auto deadline = Clock::now() + std::chrono::seconds(3);
+  while (changes < 20'000 && Clock::now() < deadline) {
     const std::string text = note.describe();
     if (text.empty() || contains(text, "never finished")) continue;
     const char leases = text[0];
@@ -91,11 +94,10 @@ TEST(LeaseNote, IsNeverReadHalfWritten) {
     ASSERT_TRUE(contains(
         text, "held by " + std::string(90, static_cast<char>('a' + leases - '0')) + " for "))
         << text;
-    ++read;
+    changes += leases != last ? 1 : 0;
+    last = leases;
   }
-  stop = true;
-  writer.join();
-  EXPECT_EQ(read, 20'000);
+  EXPECT_GT(changes, 0);
 }
 
 }  // namespace
