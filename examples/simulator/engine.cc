@@ -55,9 +55,15 @@ Engine::Engine(WorkerProcess& worker, const WorkerConfig& config, const EngineOp
       limit_(config.endpoint.limit),
       device_(start(config)),
       reader_(make_reader(config)),
+      has_steps_(config.endpoint.layout == moetap::ShmLayout::native),
       pending_(scheduler.ledger(), reader_),
       clients_(config.endpoint.shape, scheduler.sequences(), options.follow_up),
       verifier_(config.endpoint.shape) {
+  if (options.offload.blocks > 0) {
+    offload_.emplace(options.offload, config.endpoint.shape, config.block_size, scheduler.ledger(),
+                     reader_, limit_);
+    scheduler_.set_offload(&*offload_);
+  }
   scheduler_.before_reuse([this](std::span<const BlockId> blocks) {
     patiently([&](moetap::Milliseconds limit) { pending_.take_early(blocks, limit); });
   });
@@ -84,6 +90,7 @@ EngineResult Engine::run() {
   result_.device = device_;
   result_.counts = scheduler_.counts();
   result_.clients = clients_.counts();
+  if (offload_) result_.blocks_offloaded = offload_->stored();
   result_.rows = verifier_.counts();
   return std::move(result_);
 }
@@ -105,7 +112,7 @@ std::span<const std::byte> Engine::receive(Message expected) {
 void Engine::send(const StepPlan& plan) {
   encode(plan, message_);
   worker_.send(Message::plan, message_);
-  published_.push_back(!plan.wanted.empty());
+  published_.push_back(has_steps_ && !plan.wanted.empty());
 }
 
 void Engine::complete_oldest() {
@@ -134,8 +141,9 @@ void Engine::complete_oldest() {
 // Gives a streaming client the rows that are new, where they are.
 void Engine::stream(Sequence& sequence) {
   if (!sequence.streams || sequence.computed < sequence.taken + kStreamRows) return;
-  const moetap::RowPlan plan = scheduler_.ledger().rows_since(sequence.id, sequence.taken);
+  moetap::RowPlan plan = scheduler_.ledger().rows_since(sequence.id, sequence.taken);
   if (plan.last_step > completed_) return;  // more of the prompt is in flight
+  plan.last_step = 0;
   moetap::RoutesView view = moetap::view_rows(
       reader_, plan, fmt::format("the client of request {}", sequence.id), limit_);
   clients_.stream(sequence, std::move(view).detach());
@@ -143,6 +151,10 @@ void Engine::stream(Sequence& sequence) {
 
 void Engine::leave(std::vector<Ended> ended) {
   for (Ended& one : ended) {
+    if (!has_steps_) {  // the replies tell what has come
+      while (one.rows.last_step > completed_) complete_oldest();
+      one.rows.last_step = 0;
+    }
     const BlockId block = one.rows.blocks.empty() ? -1 : one.rows.blocks.front();
     if (one.sequence->wants_rows) pending_.add(std::move(one.rows));
     unread_.push_back({std::move(one.sequence), one.end, block, scheduler_.last_step()});

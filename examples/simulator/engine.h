@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "clients.h"
+#include "offload.h"
 #include "process.h"
 #include "protocol.h"
 #include "scheduler.h"
@@ -34,6 +36,7 @@ struct Progress {
 struct EngineOptions {
   int async_depth = 2;   // steps in flight
   double follow_up = 0;  // see Clients
+  OffloadOptions offload;
 };
 
 struct EngineResult {
@@ -41,6 +44,7 @@ struct EngineResult {
   SchedulerCounts counts;
   ClientCounts clients;
   VerifierCounts rows;
+  std::uint64_t blocks_offloaded = 0;
   std::int64_t taken_early = 0;            // requests whose rows were read since a block was reused
   std::vector<double> worker_overhead_us;  // one a step
   std::vector<double> visible_latency_us;  // one a step that the scheduler was waiting for
@@ -85,7 +89,9 @@ class Engine {
   moetap::Milliseconds limit_;
   std::string device_;
   moetap::Reader reader_;
+  const bool has_steps_;  // and not only rows, as the wire layout
   moetap::PendingRows pending_;
+  std::optional<Offload> offload_;
   Clients clients_;
   Verifier verifier_;
   EngineResult result_;

@@ -28,6 +28,11 @@ std::vector<BlockId> KvCache::take_cached(std::span<const BlockHash> hashes) {
   return taken;
 }
 
+std::optional<BlockHash> KvCache::next_evicted() const {
+  if (oldest_ < 0 || !at(oldest_).hashed) return std::nullopt;
+  return at(oldest_).hash;
+}
+
 BlockId KvCache::allocate() {
   if (oldest_ < 0) {
     throw moetap::StateError(fmt::format("all {} KV blocks are in use", num_blocks()));

@@ -5,6 +5,7 @@
 #include <moetap/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -28,6 +29,9 @@ class KvCache {
 
   // Takes the blocks of the longest prefix of `hashes` that is there, adding a reference to each.
   std::vector<BlockId> take_cached(std::span<const BlockHash> hashes);
+
+  // The hash of the block that allocate() would take, if it has one.
+  std::optional<BlockHash> next_evicted() const;
 
   // Takes a free block for new contents. moetap::StateError if there is none.
   BlockId allocate();

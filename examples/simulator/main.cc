@@ -29,6 +29,7 @@ struct Options {
   std::string model = "qwen3-30b-a3b";
   std::size_t requests = 0;
   std::string transport = "both";
+  std::string layout = "native";
   std::int64_t kv_blocks = 0;
   std::uint64_t seed = 1;
   std::string json;
@@ -72,6 +73,13 @@ void add_life_options(CLI::App& app, Options& o) {
   add_share(app, "--stream", s.clients.stream, "of these, that ask while they run");
   add_share(app, "--follow-up", o.run.engine.follow_up,
             "of requests that begin like an earlier one, that have its rows and ask for the rest");
+  app.add_option("--offload-blocks", o.run.engine.offload.blocks,
+                 "keep the rows of this many blocks that leave the KV cache, and take them back "
+                 "with the blocks")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("--offload-dir", o.run.engine.offload.directory,
+                 "keep them in this directory, where other runs find them (default: in memory)");
   app.add_flag("--hold", s.hold_blocks,
                "keep a request's blocks until its rows are read, instead of reading them when a "
                "block is reused");
@@ -89,6 +97,9 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::PositiveNumber);
   app.add_option("--transport", o.transport)
       ->check(CLI::IsMember({"shm", "device", "both"}))
+      ->capture_default_str();
+  app.add_option("--layout", o.layout, "of the shm transport's memory: native, or vLLM's (wire)")
+      ->check(CLI::IsMember({"native", "wire"}))
       ->capture_default_str();
   app.add_option("--workers", o.run.workers, "data-parallel workers, a process each")
       ->check(CLI::Range(1, 64))
@@ -143,7 +154,25 @@ void write_file(const std::string& path, const std::string& text) {
   if (!file) throw moetap::SystemError(errno, "cannot write " + path);
 }
 
+// Options that make no sense together.
+void check_together(Options& o) {
+  const OffloadOptions& offload = o.run.engine.offload;
+  if (!offload.directory.empty() && offload.blocks == 0) {
+    throw moetap::ArgumentError("--offload-dir without --offload-blocks, the room that it has");
+  }
+  if (o.layout == "native") return;
+  o.run.layout = moetap::ShmLayout::wire;
+  if (o.transport != "shm") {
+    throw moetap::ArgumentError("--layout wire is of --transport shm; name that too");
+  }
+  if (offload.blocks != 0) {
+    throw moetap::ArgumentError(
+        "--offload-blocks keeps rows that are present, and --layout wire cannot tell which are");
+  }
+}
+
 int run_demo(Options& o) {
+  check_together(o);
   if (!o.json.empty()) expect_writable(o.json);
   const moetap::ModelShape shape = model_shape(o.model);
   const Trace trace =

@@ -209,6 +209,7 @@ std::string encode(const WorkerConfig& config) {
                         {"num_slots", e.num_slots},
                         {"max_tokens", e.max_tokens},
                         {"ring_depth", e.ring_depth},
+                        {"wire_layout", e.layout == moetap::ShmLayout::wire},
                         {"limit_ms", e.limit.count()},
                         {"transport", transport_name(config.transport)},
                         {"device", config.device},
@@ -229,6 +230,7 @@ WorkerConfig decode_config(const std::string& text) {
   json.at("num_slots").get_to(config.endpoint.num_slots);
   json.at("max_tokens").get_to(config.endpoint.max_tokens);
   json.at("ring_depth").get_to(config.endpoint.ring_depth);
+  if (json.at("wire_layout")) config.endpoint.layout = moetap::ShmLayout::wire;
   config.endpoint.limit = moetap::Milliseconds(json.at("limit_ms").get<std::int64_t>());
   json.at("dp_size").get_to(config.dp_size);
   json.at("block_size").get_to(config.block_size);

@@ -56,6 +56,7 @@ void summarize(const std::vector<EngineResult>& results, RunReport& report) {
     report.counts += result.counts;
     report.clients += result.clients;
     report.rows += result.rows;
+    report.blocks_offloaded += result.blocks_offloaded;
     report.taken_early += result.taken_early;
     append(overhead, result.worker_overhead_us);
     append(latency, result.visible_latency_us);
@@ -80,6 +81,8 @@ std::string to_table(const std::vector<RunReport>& runs) {
   row("steps", [](const RunReport& r) { return grouped(r.counts.steps); });
   row("tokens", [](const RunReport& r) { return grouped(r.counts.tokens); });
   row("prefix hit tokens", [](const RunReport& r) { return grouped(r.counts.prefix_hit_tokens); });
+  row("tokens back from offload",
+      [](const RunReport& r) { return grouped(r.counts.offload_hit_tokens); });
   row("preemptions", [](const RunReport& r) { return grouped(r.counts.preemptions); });
   row("steps in flight, at most", [](const RunReport& r) { return grouped(r.async_depth); });
   row("drafts, rejected", [](const RunReport& r) {
@@ -135,6 +138,8 @@ std::string to_json(const std::vector<RunReport>& runs) {
                     {"drafts", r.counts.drafts},
                     {"drafts_rejected", r.counts.drafts_rejected},
                     {"prefix_hit_tokens", r.counts.prefix_hit_tokens},
+                    {"offload_hit_tokens", r.counts.offload_hit_tokens},
+                    {"blocks_offloaded", r.blocks_offloaded},
                     {"preemptions", r.counts.preemptions},
                     {"worker_overhead_us", to_json(r.worker_overhead_us)},
                     {"visible_latency_us", to_json(r.visible_latency_us)},

@@ -29,6 +29,7 @@ struct RunReport {
   SchedulerCounts counts;
   ClientCounts clients;
   VerifierCounts rows;
+  std::uint64_t blocks_offloaded = 0;
   std::int64_t taken_early = 0;  // requests
   Percentiles worker_overhead_us;
   Percentiles visible_latency_us;

@@ -15,6 +15,7 @@ namespace demo {
 
 struct RunOptions {
   TransportKind transport = TransportKind::shm;
+  moetap::ShmLayout layout = moetap::ShmLayout::native;
   std::string device = "auto";
   int workers = 1;
   double step_ms = 1;

@@ -23,6 +23,7 @@ SchedulerCounts& SchedulerCounts::operator+=(const SchedulerCounts& other) {
   steps += other.steps;
   tokens += other.tokens;
   prefix_hit_tokens += other.prefix_hit_tokens;
+  offload_hit_tokens += other.offload_hit_tokens;
   preemptions += other.preemptions;
   drafts += other.drafts;
   drafts_rejected += other.drafts_rejected;
@@ -68,7 +69,6 @@ void Scheduler::add_request(Request request, std::size_t number) {
 }
 
 const StepPlan& Scheduler::plan() {
-  plan_.step = last_step_ + 1;
   plan_.spans.clear();
   plan_.blocks.clear();
   plan_.wanted.clear();
@@ -76,6 +76,8 @@ const StepPlan& Scheduler::plan() {
   plan_.num_tokens = 0;
   work_.clear();
   budget_ = options_.max_tokens;
+  if (!admit_offloaded()) return plan_;
+  plan_.step = last_step_ + 1;
   const std::int64_t preemptions = counts_.preemptions;
 
   plan_decodes();
@@ -108,7 +110,7 @@ void Scheduler::plan_decodes() {
     if (count < 1) continue;
     // Those that have been planned come earlier, so that the latest never is one of them.
     while (i < running_.size() && !reserve(*sequence, sequence->planned + count)) preempt_latest();
-    if (i < running_.size()) add(sequence, count, false);
+    if (i < running_.size()) add(sequence, count);
   }
 }
 
@@ -117,7 +119,7 @@ void Scheduler::plan_prefills() {
     if (sequence->decodes()) continue;
     const std::int64_t count =
         std::min({sequence->prefill - sequence->planned, budget_, fitting(*sequence)});
-    if (count > 0 && reserve(*sequence, sequence->planned + count)) add(sequence, count, false);
+    if (count > 0 && reserve(*sequence, sequence->planned + count)) add(sequence, count);
   }
 }
 
@@ -133,44 +135,79 @@ void Scheduler::admit() {
 bool Scheduler::start(const std::shared_ptr<Sequence>& sequence) {
   if (cache_.free_blocks() == 0) return false;
   Sequence& s = *sequence;
-  if (s.tokens.empty()) {
-    s.tokens.reserve(static_cast<std::size_t>(s.request.length()));
-    for (std::int64_t i = 0; i < s.request.prompt; ++i) {
-      s.tokens.push_back(s.request.prompt_token(i));
-    }
-  }
   take_hit(s);
-  const std::int64_t chunk = std::min(s.num_tokens() - s.planned, budget_);
   const std::vector<BlockId> hit = s.blocks;
+  const std::int64_t chunk = std::min(s.num_tokens() - s.planned, budget_);
   if (!reserve(s, s.planned + chunk)) {
     cache_.release(std::exchange(s.blocks, {}));
     return false;
   }
-  counts_.prefix_hit_tokens += s.planned;
-  if (!s.was_admitted()) {
+  enter(sequence, hit);
+  add(sequence, chunk);
+  return true;
+}
+
+// Starts waiting requests whose next blocks come back from elsewhere; before anything else of a
+// step, since what is put is older than what is computed. False if that has to wait for the steps
+// in flight.
+bool Scheduler::admit_offloaded() {
+  while (offload_ != nullptr && !waiting_.empty() && cache_.free_blocks() > 0 &&
+         static_cast<std::int64_t>(running_.size()) < options_.max_requests) {
+    const std::shared_ptr<Sequence> sequence = waiting_.front();
+    Sequence& s = *sequence;
+    take_hit(s);
+    const auto hit = static_cast<std::size_t>(s.cached_blocks);
+    const std::int64_t found =
+        offload_->hold(std::span(s.hashes).first(usable_blocks(s)).subspan(hit));
+    const bool early = found > 0 && options_.drafts > 0 && !in_flight_.empty();
+    if (found == 0 || early || !reserve(s, s.planned + found * options_.block_size)) {
+      offload_->let_go();
+      cache_.release(std::exchange(s.blocks, {}));
+      return !early;
+    }
+    before_reuse_(fresh_);
+    enter(sequence, s.blocks);
+    offload_->load(++last_step_, s.id, s.planned);
+    s.computed = s.planned += found * options_.block_size;
+    counts_.offload_hit_tokens += found * options_.block_size;
+    cache_full_blocks(s);
+    waiting_.pop_front();
+  }
+  return true;
+}
+
+// The request runs from now on, with these blocks, the first of which are cached.
+void Scheduler::enter(const std::shared_ptr<Sequence>& sequence, std::span<const BlockId> blocks) {
+  Sequence& s = *sequence;
+  const moetap::Placement placement{blocks, s.planned};
+  if (s.was_admitted()) {
+    ledger_.resume(s.id, placement);
+  } else {
     s.admitted = last_step_;
     s.taken = s.start;
     ledger_.admit({.request = s.id,
                    .num_tokens = s.num_tokens(),
-                   .placement = {hit, s.planned},
+                   .placement = placement,
                    .wants_rows = s.wants_rows,
                    .start = s.start});
-  } else {
-    ledger_.resume(s.id, {hit, s.planned});
   }
+  counts_.prefix_hit_tokens += s.planned;
   ++s.run;
+  s.told = false;
   s.state = Sequence::State::running;
   running_.push_back(sequence);
-  add(sequence, chunk, true);
-  return true;
+}
+
+// At least one token is computed, to sample from.
+std::size_t Scheduler::usable_blocks(const Sequence& sequence) const {
+  return (sequence.tokens.size() - 1) / static_cast<std::size_t>(options_.block_size);
 }
 
 // The cached prefix, as far as it has the rows that the request wants: the rest is computed again.
 void Scheduler::take_hit(Sequence& sequence) {
+  sequence.begin();
   sequence.extend_hashes(options_.block_size);
-  // At least one token is computed, to sample from.
-  const auto usable = (sequence.tokens.size() - 1) / static_cast<std::size_t>(options_.block_size);
-  sequence.blocks = cache_.take_cached(std::span(sequence.hashes).first(usable));
+  sequence.blocks = cache_.take_cached(std::span(sequence.hashes).first(usable_blocks(sequence)));
   if (sequence.wants_rows) {
     const std::int64_t positions = std::ssize(sequence.blocks) * options_.block_size;
     const auto blocks = static_cast<std::size_t>(ledger_.cached_rows({sequence.blocks, positions}) /
@@ -195,13 +232,17 @@ bool Scheduler::reserve(Sequence& sequence, std::int64_t positions) {
                                static_cast<std::int64_t>(sequence.blocks.size());
   if (missing > cache_.free_blocks()) return false;
   fresh_.clear();
-  for (std::int64_t i = 0; i < missing; ++i) fresh_.push_back(cache_.allocate());
+  for (std::int64_t i = 0; i < missing; ++i) {
+    const auto evicted = offload_ != nullptr ? cache_.next_evicted() : std::nullopt;
+    fresh_.push_back(cache_.allocate());
+    if (evicted) offload_->store(fresh_.back(), *evicted);
+  }
   sequence.blocks.insert(sequence.blocks.end(), fresh_.begin(), fresh_.end());
   return true;
 }
 
 // Puts the next `count` tokens of a request, which has the blocks for them, into the step.
-void Scheduler::add(const std::shared_ptr<Sequence>& sequence, std::int64_t count, bool starts) {
+void Scheduler::add(const std::shared_ptr<Sequence>& sequence, std::int64_t count) {
   Sequence& s = *sequence;
   const moetap::TokenRange positions{s.planned, s.planned + count};
   if (!fresh_.empty()) before_reuse_(fresh_);
@@ -210,6 +251,7 @@ void Scheduler::add(const std::shared_ptr<Sequence>& sequence, std::int64_t coun
   const SpanKind kind = s.decodes()                  ? SpanKind::decode
                         : positions.end == s.prefill ? SpanKind::last_prefill
                                                      : SpanKind::prefill;
+  const bool starts = !std::exchange(s.told, true);
   const auto& blocks = starts ? s.blocks : fresh_;
   plan_.blocks.insert(plan_.blocks.end(), blocks.begin(), blocks.end());
   plan_.spans.push_back(

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kv_cache.h"
+#include "offload.h"
 #include "plan.h"
 #include "sequence.h"
 #include "trace.h"
@@ -41,8 +42,9 @@ struct SchedulerOptions {
 
 struct SchedulerCounts {
   std::int64_t steps = 0;
-  std::int64_t tokens = 0;             // run through the model, recomputed ones included
-  std::int64_t prefix_hit_tokens = 0;  // not run because their blocks were there
+  std::int64_t tokens = 0;              // run through the model, recomputed ones included
+  std::int64_t prefix_hit_tokens = 0;   // not run because their blocks were there
+  std::int64_t offload_hit_tokens = 0;  // not run because they came back
   std::int64_t preemptions = 0;
   std::int64_t drafts = 0;
   std::int64_t drafts_rejected = 0;
@@ -75,6 +77,10 @@ class Scheduler {
   void before_reuse(std::function<void(std::span<const BlockId>)> callback) {
     before_reuse_ = std::move(callback);
   }
+
+  // Where blocks go that leave the cache, and come back from. With drafts, steps in flight are
+  // completed before anything comes back: the ledger must know where they went.
+  void set_offload(Offload* offload) { offload_ = offload; }
 
   // Requests that can never fit, as "name: why". They are not served.
   const std::vector<std::string>& rejected() const { return rejected_; }
@@ -123,11 +129,14 @@ class Scheduler {
   void plan_decodes();
   void plan_prefills();
   void admit();
+  bool admit_offloaded();
   bool start(const std::shared_ptr<Sequence>& sequence);
+  void enter(const std::shared_ptr<Sequence>& sequence, std::span<const BlockId> blocks);
+  std::size_t usable_blocks(const Sequence& sequence) const;
   void take_hit(Sequence& sequence);
   bool reserve(Sequence& sequence, std::int64_t positions);
   std::int64_t fitting(const Sequence& sequence) const;
-  void add(const std::shared_ptr<Sequence>& sequence, std::int64_t count, bool starts);
+  void add(const std::shared_ptr<Sequence>& sequence, std::int64_t count);
   void preempt_latest();
   bool accept(const Work& work, std::span<const Token> sampled);
   void correct(Sequence& sequence);
@@ -140,6 +149,7 @@ class Scheduler {
   KvCache cache_;
   moetap::Ledger ledger_;
   std::function<void(std::span<const BlockId>)> before_reuse_ = [](auto) {};
+  Offload* offload_ = nullptr;
   Sequences sequences_;
   std::deque<std::shared_ptr<Sequence>> waiting_;
   Sequences running_;  // by the time they were admitted

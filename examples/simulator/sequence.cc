@@ -2,6 +2,12 @@
 
 namespace demo {
 
+void Sequence::begin() {
+  if (!tokens.empty()) return;
+  tokens.reserve(static_cast<std::size_t>(request.length()));
+  for (std::int64_t i = 0; i < request.prompt; ++i) tokens.push_back(request.prompt_token(i));
+}
+
 // Chained, so that equal hashes mean equal contents and equal prefixes (64 bits: among a million
 // blocks a collision has a chance of about 3e-8, and the verifier would show it).
 void Sequence::extend_hashes(int block_size) {

@@ -31,6 +31,7 @@ struct Sequence {
 
   // Of this run.
   std::vector<BlockId> blocks;
+  bool told = false;               // the worker knows it
   std::int64_t cached_blocks = 0;  // of `blocks`, that the cache knows by their hash
   std::int64_t prefill = 0;        // positions below are of tokens that were known at its start
   std::int64_t computed = 0;       // positions whose KV and tokens stand
@@ -40,6 +41,8 @@ struct Sequence {
   bool decodes() const { return planned >= prefill; }
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
 
+  // Has the prompt's tokens from now on.
+  void begin();
   // Brings `hashes` up to the tokens.
   void extend_hashes(int block_size);
 };

@@ -102,9 +102,10 @@ TEST_F(Demo, VerifiesEveryRowOverBothTransports) {
 TEST_F(Demo, VerifiesEveryRowWhateverHappensToItsRequest) {
   for (const bool hold : {false, true}) {
     std::vector<std::string> options{
-        "--requests",    "40",  "--kv-blocks", "200", "--step-ms",    "0",   "--async-depth", "3",
-        "--speculate",   "3",   "--opt-in",    "0.8", "--stream",     "0.5", "--follow-up",   "1",
-        "--reject-rate", "0.4", "--seed",      "3",   "--abort-rate", "0.3"};
+        "--requests",    "40",  "--kv-blocks",  "200", "--step-ms",        "0",
+        "--async-depth", "3",   "--speculate",  "3",   "--opt-in",         "0.8",
+        "--stream",      "0.5", "--follow-up",  "1",   "--reject-rate",    "0.4",
+        "--seed",        "3",   "--abort-rate", "0.3", "--offload-blocks", "300"};
     if (hold) options.emplace_back("--hold");
     const auto runs = run(options);
     ASSERT_EQ(runs.size(), 2U);
@@ -122,10 +123,43 @@ TEST_F(Demo, VerifiesEveryRowWhateverHappensToItsRequest) {
       EXPECT_GT(run["rows_streamed"], 0);
       EXPECT_GT(run["rows_of_earlier_turns"], 0);
       EXPECT_EQ(run["requests_taken_early"] > 0, !hold);
+      EXPECT_GT(run["offload_hit_tokens"], 0);
     }
     EXPECT_EQ(runs[0]["steps"], runs[1]["steps"]);
     EXPECT_EQ(runs[0]["rows_published"], runs[1]["rows_published"]);
   }
+}
+
+// Its rows cannot say what they are, so all of them are compared.
+TEST_F(Demo, VerifiesTheWireLayoutWithoutItsHelp) {
+  const auto runs =
+      run({"--requests", "40",   "--kv-blocks",   "200", "--step-ms",   "0", "--transport", "shm",
+           "--layout",   "wire", "--async-depth", "4",   "--speculate", "2", "--opt-in",    "0.8",
+           "--stream",   "0.5",  "--abort-rate",  "0.3"});
+  EXPECT_GT(runs[0]["rows_expected"], 1000);
+  EXPECT_EQ(runs[0]["rows_verified"], runs[0]["rows_expected"]);
+  EXPECT_GT(runs[0]["requests_aborted"], 0);
+  EXPECT_GT(runs[0]["rows_streamed"], 0);
+}
+
+// As after a restart, or in another engine.
+TEST_F(Demo, TakesRowsBackThatAnotherRunOffloaded) {
+  const std::vector<std::string> options{
+      "--requests",       "20",   "--kv-blocks",   "160",
+      "--step-ms",        "0",    "--transport",   "shm",
+      "--offload-blocks", "1000", "--offload-dir", (directory_ / "blocks").string()};
+  const auto first = run(options)[0];
+  EXPECT_GT(first["blocks_offloaded"], 0);
+  const auto second = run(options)[0];
+  EXPECT_EQ(second["rows_verified"], first["rows_expected"]);
+  EXPECT_GT(second["offload_hit_tokens"], first["offload_hit_tokens"]);
+}
+
+TEST_F(Demo, RefusesOptionsThatMakeNoSenseTogether) {
+  expect_error({"--layout", "wire"}, "--layout wire is of --transport shm");
+  expect_error({"--layout", "wire", "--transport", "shm", "--offload-blocks", "5"},
+               "--layout wire cannot tell which are");
+  expect_error({"--offload-dir", directory_.string()}, "--offload-dir without --offload-blocks");
 }
 
 TEST_F(Demo, PublishesNothingWhenNobodyAsks) {

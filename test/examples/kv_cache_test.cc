@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -51,6 +52,20 @@ TEST(KvCache, AFreeBlockIsFoundByItsHashUntilItGetsANewOwner) {
   cache.release(own);
   EXPECT_EQ(cache.allocate(), own[0]);
   EXPECT_TRUE(cache.take_cached(Hashes{77}).empty());
+}
+
+TEST(KvCache, KnowsWhichHashTheNextOwnerOfABlockTakesAway) {
+  KvCache cache(2, 16);
+  EXPECT_EQ(cache.next_evicted(), std::nullopt);
+  const Blocks own{cache.allocate(), cache.allocate()};
+  EXPECT_EQ(cache.next_evicted(), std::nullopt);
+  cache.set_hash(own[0], 77);
+  cache.release(own);
+  EXPECT_EQ(cache.next_evicted(), std::nullopt);
+  EXPECT_EQ(cache.allocate(), own[1]);
+  EXPECT_EQ(cache.next_evicted(), 77U);
+  EXPECT_EQ(cache.allocate(), own[0]);
+  EXPECT_EQ(cache.next_evicted(), std::nullopt);
 }
 
 TEST(KvCache, TakesOnlyAPrefix) {

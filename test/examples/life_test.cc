@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@ struct Life {
   std::size_t depth = 1;
   double reject_rate = 0;
   double follow_up = 0;
+  std::int64_t offload_blocks = 0;
 };
 
 class RequestLife : public testing::TestWithParam<Life> {
@@ -31,28 +33,20 @@ class RequestLife : public testing::TestWithParam<Life> {
   static constexpr moetap::Milliseconds kNow{0};
 
   RequestLife() {
-    scheduler.before_reuse([this](std::span<const BlockId> blocks) {
-      patiently([&] { pending.take_early(blocks, kNow); });
-    });
+    if (life.offload_blocks > 0) {
+      offload.emplace(OffloadOptions{life.offload_blocks, ""}, shape, 16, scheduler.ledger(),
+                      reader, kNow);
+      scheduler.set_offload(&*offload);
+    }
+    scheduler.before_reuse(
+        [this](std::span<const BlockId> blocks) { pending.take_early(blocks, kNow); });
   }
 
   // Steps run as late as possible: when somebody waits for their rows, or for what they sampled.
   void run_next() {
-    ASSERT_LT(replies.size(), plans.size());
-    const Batch& batch = worker.run(plans[replies.size()]);
+    const Batch& batch = worker.run(plans.at(replies.size()));
     replies.push_back({{batch.counts().begin(), batch.counts().end()},
                        {batch.sampled().begin(), batch.sampled().end()}});
-  }
-
-  template <class Call>
-  void patiently(Call&& call) {
-    while (true) {
-      try {
-        return call();
-      } catch (const moetap::TimeoutError&) {
-        ASSERT_NO_FATAL_FAILURE(run_next());
-      }
-    }
   }
 
   void complete_oldest() {
@@ -64,7 +58,7 @@ class RequestLife : public testing::TestWithParam<Life> {
     for (const auto& sequence : scheduler.running()) {
       if (!sequence->streams || sequence->computed <= sequence->taken) continue;
       const auto plan = scheduler.ledger().rows_since(sequence->id, sequence->taken);
-      patiently([&] { clients.stream(*sequence, moetap::read_rows(reader, plan, kNow)); });
+      clients.stream(*sequence, moetap::read_rows(reader, plan, kNow));
     }
   }
 
@@ -81,7 +75,7 @@ class RequestLife : public testing::TestWithParam<Life> {
       const Ended ended = std::move(unread.front());
       unread.pop_front();
       Sequence& sequence = *ended.sequence;
-      patiently([&] { clients.append(sequence, pending.collect(sequence.id, kNow)); });
+      clients.append(sequence, pending.collect(sequence.id, kNow));
       scheduler.release(sequence);
       verifier.check(sequence.request, {0, ended.end}, clients.finish(sequence));
     }
@@ -92,8 +86,9 @@ class RequestLife : public testing::TestWithParam<Life> {
   Trace trace = generate_trace(60, 7);
   Scheduler scheduler{life.options, trace.requests};
   SimulatedWorker worker{shape, life.options.num_blocks, 16, life.reject_rate};
-  moetap::Reader reader{std::make_unique<SlotRowsReader>(worker.memory)};
+  moetap::Reader reader{std::make_unique<SlotRowsReader>(worker.memory, [this] { run_next(); })};
   moetap::PendingRows pending{scheduler.ledger(), reader};
+  std::optional<Offload> offload;
   Clients clients{shape, scheduler.sequences(), life.follow_up};
   Verifier verifier{shape};
   std::deque<StepPlan> plans;  // in flight
@@ -134,6 +129,7 @@ TEST_P(RequestLife, EveryRowThatWasAskedForIsReadAsTheModelComputedIt) {
   EXPECT_EQ(counts.drafts_rejected > 0, life.reject_rate > 0);
   EXPECT_EQ(clients.counts().streamed > 0, options.stream > 0);
   EXPECT_EQ(clients.counts().kept > 0, life.follow_up > 0);
+  EXPECT_EQ(counts.offload_hit_tokens > 0, life.offload_blocks > 0);
   std::int64_t all = 0;
   for (const Request& request : trace.requests) all += request.length() - 1;
   if (options.abort == 0 && options.opt_in == 1) {
@@ -165,6 +161,14 @@ INSTANTIATE_TEST_SUITE_P(
         Life{"opt_in", {.num_blocks = 200, .clients = {.opt_in = 0.5}}, 2},
         Life{"streams", {.num_blocks = 200, .clients = {.stream = 0.5}}, 2},
         Life{"turns", {.num_blocks = 200, .max_requests = 4}, 2, 0, 1},
+        Life{"offload", {.num_blocks = 180, .max_requests = 12}, 1, 0, 0, 500},
+        Life{"offload_little", {.num_blocks = 180, .max_requests = 12}, 2, 0, 0, 40},
+        Life{"offload_speculation",
+             {.num_blocks = 180, .max_requests = 12, .drafts = 2},
+             4,
+             0.4,
+             0,
+             500},
         Life{"all",
              {.num_blocks = 180,
               .max_requests = 12,
@@ -181,7 +185,8 @@ INSTANTIATE_TEST_SUITE_P(
               .clients = {.opt_in = 0.8, .stream = 0.5, .abort = 0.2}},
              4,
              0.4,
-             1}),
+             1,
+             300}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

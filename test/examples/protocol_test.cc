@@ -79,7 +79,8 @@ TEST(Protocol, AConfigurationArrivesAsItWasSent) {
                                          .dp_rank = 3,
                                          .shape = moetap::ModelShape({1, 3, 5}, 2, 300),
                                          .num_slots = 640,
-                                         .max_tokens = 77},
+                                         .max_tokens = 77,
+                                         .layout = moetap::ShmLayout::wire},
                             .dp_size = 4,
                             .block_size = 8,
                             .transport = TransportKind::device,
@@ -96,6 +97,7 @@ TEST(Protocol, AConfigurationArrivesAsItWasSent) {
   EXPECT_EQ(copy.endpoint.max_tokens, 77);
   EXPECT_EQ(copy.endpoint.ring_depth, config.endpoint.ring_depth);
   EXPECT_EQ(copy.endpoint.limit, config.endpoint.limit);
+  EXPECT_EQ(copy.endpoint.layout, moetap::ShmLayout::wire);
   EXPECT_EQ(copy.transport, TransportKind::device);
   EXPECT_EQ(copy.device, "host");
   EXPECT_EQ(copy.step_ms, 0.25);

@@ -21,10 +21,12 @@ TEST(Percentiles, AreByNearestRank) {
 
 TEST(RunReport, AddsUpTheWorkers) {
   std::vector<EngineResult> results(2);
-  results[0].counts = {1, 2, 3, 4, 5, 6, 7, 8, 9};
-  results[1].counts = {10, 20, 30, 40, 50, 60, 70, 80, 90};
+  results[0].counts = {1, 2, 3, 9, 4, 5, 6, 7, 8, 9};
+  results[1].counts = {10, 20, 30, 80, 40, 50, 60, 70, 80, 90};
   results[0].clients = {1, 2};
   results[1].clients = {10, 20};
+  results[0].blocks_offloaded = 3;
+  results[1].blocks_offloaded = 30;
   results[0].taken_early = 1;
   results[1].taken_early = 10;
   results[0].rows.expected = 5;
@@ -44,6 +46,8 @@ TEST(RunReport, AddsUpTheWorkers) {
   EXPECT_EQ(report.counts.steps, 11);
   EXPECT_EQ(report.counts.tokens, 22);
   EXPECT_EQ(report.counts.prefix_hit_tokens, 33);
+  EXPECT_EQ(report.counts.offload_hit_tokens, 89);
+  EXPECT_EQ(report.blocks_offloaded, 33U);
   EXPECT_EQ(report.counts.preemptions, 44);
   EXPECT_EQ(report.counts.drafts, 55);
   EXPECT_EQ(report.counts.drafts_rejected, 66);
@@ -117,6 +121,8 @@ TEST(RunReport, HasTheDocumentedKeys) {
                                          "requests_wanting",
                                          "requests_aborted",
                                          "requests_taken_early",
+                                         "offload_hit_tokens",
+                                         "blocks_offloaded",
                                          "async_depth",
                                          "drafts",
                                          "drafts_rejected",
