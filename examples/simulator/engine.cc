@@ -54,18 +54,26 @@ Engine::Engine(WorkerProcess& worker, const WorkerConfig& config, const EngineOp
       progress_(progress),
       limit_(config.endpoint.limit),
       device_(start(config)),
-      reader_(make_reader(config)),
       has_steps_(config.endpoint.layout == moetap::ShmLayout::native),
-      pending_(scheduler.ledger(), reader_),
       clients_(config.endpoint.shape, scheduler.sequences(), options.follow_up),
       verifier_(config.endpoint.shape) {
-  if (options.offload.blocks > 0) {
-    offload_.emplace(options.offload, config.endpoint.shape, config.block_size, scheduler.ledger(),
-                     reader_, limit_);
+  attach(config);
+}
+
+void Engine::attach(const WorkerConfig& config) {
+  if (config.rows_by_request) {
+    by_request_.emplace(moetap::make_request_reader(config.endpoint));
+    return;
+  }
+  reader_.emplace(make_reader(config));
+  pending_.emplace(scheduler_.ledger(), *reader_);
+  if (options_.offload.blocks > 0) {
+    offload_.emplace(options_.offload, config.endpoint.shape, config.block_size,
+                     scheduler_.ledger(), *reader_, limit_);
     scheduler_.set_offload(&*offload_);
   }
   scheduler_.before_reuse([this](std::span<const BlockId> blocks) {
-    patiently([&](moetap::Milliseconds limit) { pending_.take_early(blocks, limit); });
+    patiently([&](moetap::Milliseconds limit) { pending_->take_early(blocks, limit); });
   });
 }
 
@@ -86,6 +94,8 @@ EngineResult Engine::run() {
     }
     if (scheduler_.in_flight() > 0) complete_oldest();
   }
+  encode(scheduler_.farewell(), message_);
+  worker_.send(Message::plan, message_);
   read_due(scheduler_.last_step());
   result_.device = device_;
   result_.counts = scheduler_.counts();
@@ -121,7 +131,9 @@ void Engine::complete_oldest() {
   const bool published = published_.front();
   published_.pop_front();
   if (published) {
-    patiently([&](moetap::Milliseconds limit) { reader_.wait_for(step, limit); });
+    patiently([&](moetap::Milliseconds limit) {
+      by_request_ ? by_request_->wait_for(step, limit) : reader_->wait_for(step, limit);
+    });
   }
   const std::int64_t visible = monotonic_ns();
   const StepReply reply = decode_reply(receive(Message::reply));
@@ -145,7 +157,7 @@ void Engine::stream(Sequence& sequence) {
   if (plan.last_step > completed_) return;  // more of the prompt is in flight
   plan.last_step = 0;
   moetap::RoutesView view = moetap::view_rows(
-      reader_, plan, fmt::format("the client of request {}", sequence.id), limit_);
+      *reader_, plan, fmt::format("the client of request {}", sequence.id), limit_);
   clients_.stream(sequence, std::move(view).detach());
 }
 
@@ -156,7 +168,8 @@ void Engine::leave(std::vector<Ended> ended) {
       one.rows.last_step = 0;
     }
     const BlockId block = one.rows.blocks.empty() ? -1 : one.rows.blocks.front();
-    if (one.sequence->wants_rows) pending_.add(std::move(one.rows));
+    if (pending_ && one.sequence->wants_rows) pending_->add(std::move(one.rows));
+    if (by_request_ && one.aborted) one.end = 0;  // its worker has forgotten the rows
     unread_.push_back({std::move(one.sequence), one.end, block, scheduler_.last_step()});
   }
 }
@@ -173,10 +186,9 @@ void Engine::read_due(Step oldest) {
 void Engine::read(const Unread& unread) {
   Sequence& sequence = *unread.sequence;
   if (!sequence.wants_rows) return;
-  const bool taken_early = unread.block >= 0 && !scheduler_.ledger().held(unread.block);
+  const bool taken_early = pending_ && unread.block >= 0 && !scheduler_.ledger().held(unread.block);
   const std::int64_t began = monotonic_ns();
-  const moetap::Routes rows =
-      patiently([&](moetap::Milliseconds limit) { return pending_.collect(sequence.id, limit); });
+  const moetap::Routes rows = rows_of(unread);
   if (taken_early) {
     ++result_.taken_early;
   } else {
@@ -185,6 +197,16 @@ void Engine::read(const Unread& unread) {
   scheduler_.release(sequence);
   clients_.append(sequence, rows);
   verifier_.check(sequence.request, {0, unread.end}, clients_.finish(sequence));
+}
+
+moetap::Routes Engine::rows_of(const Unread& unread) {
+  const std::uint64_t request = unread.sequence->id;
+  const moetap::TokenRange range{unread.sequence->taken, unread.end};
+  if (by_request_ && range.size() == 0) return {by_request_->shape(), range};
+  return patiently([&](moetap::Milliseconds limit) {
+    return by_request_ ? by_request_->take(request, range, limit)
+                       : pending_->collect(request, limit);
+  });
 }
 
 }  // namespace demo

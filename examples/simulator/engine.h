@@ -71,6 +71,7 @@ class Engine {
   };
 
   std::string start(const WorkerConfig& config);
+  void attach(const WorkerConfig& config);
   void send(const StepPlan& plan);
   std::span<const std::byte> receive(Message expected);
   void complete_oldest();
@@ -78,6 +79,7 @@ class Engine {
   void leave(std::vector<Ended> ended);
   void read_due(Step oldest);
   void read(const Unread& unread);
+  moetap::Routes rows_of(const Unread& unread);
   // Repeats a call that takes a time limit, while the worker lives and nobody interrupts.
   template <class Call>
   auto patiently(Call&& call);
@@ -88,9 +90,10 @@ class Engine {
   Progress& progress_;
   moetap::Milliseconds limit_;
   std::string device_;
-  moetap::Reader reader_;
+  std::optional<moetap::RequestReader> by_request_;  // instead of reader_ and pending_
+  std::optional<moetap::Reader> reader_;
   const bool has_steps_;  // and not only rows, as the wire layout
-  moetap::PendingRows pending_;
+  std::optional<moetap::PendingRows> pending_;
   std::optional<Offload> offload_;
   Clients clients_;
   Verifier verifier_;

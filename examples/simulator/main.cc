@@ -30,6 +30,7 @@ struct Options {
   std::size_t requests = 0;
   std::string transport = "both";
   std::string layout = "native";
+  std::string host_cache = "scheduler";
   std::int64_t kv_blocks = 0;
   std::uint64_t seed = 1;
   std::string json;
@@ -101,6 +102,12 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--layout", o.layout, "of the shm transport's memory: native, or vLLM's (wire)")
       ->check(CLI::IsMember({"native", "wire"}))
       ->capture_default_str();
+  app.add_option(
+         "--host-cache", o.host_cache,
+         "where the device transport keeps rows: scheduler, by slot, or per-request, in the "
+         "worker (then without a prefix cache, whose hits the worker never computes)")
+      ->check(CLI::IsMember({"scheduler", "per-request"}))
+      ->capture_default_str();
   app.add_option("--workers", o.run.workers, "data-parallel workers, a process each")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
@@ -159,6 +166,17 @@ void check_together(Options& o) {
   const OffloadOptions& offload = o.run.engine.offload;
   if (!offload.directory.empty() && offload.blocks == 0) {
     throw moetap::ArgumentError("--offload-dir without --offload-blocks, the room that it has");
+  }
+  if (o.host_cache == "per-request") {
+    const bool by_slot = offload.blocks != 0 || o.run.engine.follow_up > 0 ||
+                         o.run.scheduler.clients.stream > 0 || o.run.scheduler.hold_blocks;
+    if (o.transport != "device" || by_slot) {
+      throw moetap::ArgumentError(
+          "--host-cache per-request is of --transport device (name that too), and has no rows by "
+          "slot for --stream, --follow-up, --offload-blocks or --hold");
+    }
+    o.run.rows_by_request = true;
+    o.run.scheduler.prefix_cache = false;
   }
   if (o.layout == "native") return;
   o.run.layout = moetap::ShmLayout::wire;

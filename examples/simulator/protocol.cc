@@ -212,6 +212,7 @@ std::string encode(const WorkerConfig& config) {
                         {"wire_layout", e.layout == moetap::ShmLayout::wire},
                         {"limit_ms", e.limit.count()},
                         {"transport", transport_name(config.transport)},
+                        {"rows_by_request", config.rows_by_request},
                         {"device", config.device},
                         {"step_ms", config.step_ms},
                         {"drafts", config.drafts},
@@ -235,6 +236,7 @@ WorkerConfig decode_config(const std::string& text) {
   json.at("dp_size").get_to(config.dp_size);
   json.at("block_size").get_to(config.block_size);
   config.transport = json.at("transport") == "shm" ? TransportKind::shm : TransportKind::device;
+  json.at("rows_by_request").get_to(config.rows_by_request);
   json.at("device").get_to(config.device);
   json.at("step_ms").get_to(config.step_ms);
   json.at("drafts").get_to(config.drafts);

@@ -72,6 +72,7 @@ struct WorkerConfig {
   int dp_size = 1;  // workers in all
   int block_size = 16;
   TransportKind transport = TransportKind::shm;
+  bool rows_by_request = false;  // device transport: HostCache::per_request
   std::string device = "auto";
   double step_ms = 0;      // how long the pretended forward pass takes at least
   bool drafts = false;     // there is a draft model

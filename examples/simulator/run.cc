@@ -39,6 +39,7 @@ WorkerConfig config_of(const RunOptions& options, const moetap::ModelShape& shap
           .dp_size = options.workers,
           .block_size = s.block_size,
           .transport = options.transport,
+          .rows_by_request = options.rows_by_request,
           .device = options.device,
           .step_ms = options.step_ms,
           .drafts = s.drafts > 0,

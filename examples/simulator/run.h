@@ -16,6 +16,7 @@ namespace demo {
 struct RunOptions {
   TransportKind transport = TransportKind::shm;
   moetap::ShmLayout layout = moetap::ShmLayout::native;
+  bool rows_by_request = false;
   std::string device = "auto";
   int workers = 1;
   double step_ms = 1;

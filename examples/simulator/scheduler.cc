@@ -68,7 +68,8 @@ void Scheduler::add_request(Request request, std::size_t number) {
   sequences_.push_back(std::move(sequence));
 }
 
-const StepPlan& Scheduler::plan() {
+void Scheduler::begin_plan() {
+  plan_.ended.clear();
   plan_.spans.clear();
   plan_.blocks.clear();
   plan_.wanted.clear();
@@ -76,6 +77,10 @@ const StepPlan& Scheduler::plan() {
   plan_.num_tokens = 0;
   work_.clear();
   budget_ = options_.max_tokens;
+}
+
+const StepPlan& Scheduler::plan() {
+  begin_plan();
   if (!admit_offloaded()) return plan_;
   plan_.step = last_step_ + 1;
   const std::int64_t preemptions = counts_.preemptions;
@@ -97,6 +102,12 @@ const StepPlan& Scheduler::plan() {
   plan_.ended = std::exchange(ended_, {});
   last_step_ = plan_.step;
   in_flight_.push_back({plan_.step, std::exchange(work_, {})});
+  return plan_;
+}
+
+const StepPlan& Scheduler::farewell() {
+  begin_plan();
+  plan_.ended = std::exchange(ended_, {});
   return plan_;
 }
 
@@ -207,7 +218,8 @@ std::size_t Scheduler::usable_blocks(const Sequence& sequence) const {
 void Scheduler::take_hit(Sequence& sequence) {
   sequence.begin();
   sequence.extend_hashes(options_.block_size);
-  sequence.blocks = cache_.take_cached(std::span(sequence.hashes).first(usable_blocks(sequence)));
+  const std::size_t usable = options_.prefix_cache ? usable_blocks(sequence) : 0;
+  sequence.blocks = cache_.take_cached(std::span(sequence.hashes).first(usable));
   if (sequence.wants_rows) {
     const std::int64_t positions = std::ssize(sequence.blocks) * options_.block_size;
     const auto blocks = static_cast<std::size_t>(ledger_.cached_rows({sequence.blocks, positions}) /

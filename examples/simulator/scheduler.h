@@ -36,7 +36,8 @@ struct SchedulerOptions {
   std::int64_t max_tokens = 2048;  // of a step
   std::int64_t max_requests = 64;  // that run at the same time
   std::int64_t drafts = 0;         // that a decoding request proposes in a step
-  bool hold_blocks = false;        // of requests that are over, until release()
+  bool prefix_cache = true;
+  bool hold_blocks = false;  // of requests that are over, until release()
   ClientOptions clients{};
 };
 
@@ -58,6 +59,7 @@ struct SchedulerCounts {
 // A request that is over, and what is to be read of it.
 struct Ended {
   std::shared_ptr<Sequence> sequence;
+  bool aborted;
   moetap::RowPlan rows;  // from Sequence::taken on
   std::int64_t end;      // that they must have, by the scheduler's own books
 };
@@ -100,6 +102,9 @@ class Scheduler {
   // in flight is complete, or blocks that are held are released.
   const StepPlan& plan();
 
+  // What the worker was not told yet when all requests are over: a plan without tokens.
+  const StepPlan& farewell();
+
   // The oldest step in flight ran: for each of its spans that samples, how many tokens it sampled
   // (1 + accepted drafts), and which. Returns the requests that finished.
   // moetap::ArgumentError if that does not fit the step.
@@ -126,6 +131,7 @@ class Scheduler {
   };
 
   void add_request(Request request, std::size_t number);
+  void begin_plan();
   void plan_decodes();
   void plan_prefills();
   void admit();

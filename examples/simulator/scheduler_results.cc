@@ -118,7 +118,7 @@ Ended Scheduler::finish(const std::shared_ptr<Sequence>& sequence) {
   moetap::RowPlan all = ledger_.finish(s.id, length);
   std::erase(running_, sequence);
   end(s, moetap::RequestEnd::finished);
-  return {sequence, std::move(streamed ? rows : all), length - 1};
+  return {sequence, false, std::move(streamed ? rows : all), length - 1};
 }
 
 Ended Scheduler::abort(const std::shared_ptr<Sequence>& sequence) {
@@ -133,7 +133,7 @@ Ended Scheduler::abort(const std::shared_ptr<Sequence>& sequence) {
   std::erase(waiting_, sequence);
   end(s, moetap::RequestEnd::aborted);
   ++counts_.aborted;
-  return {sequence, std::move(streamed ? rows : all), std::max(s.taken, has)};
+  return {sequence, true, std::move(streamed ? rows : all), std::max(s.taken, has)};
 }
 
 // The request no longer runs. Its blocks are free for others, or wait for release().

@@ -56,6 +56,8 @@ class Worker {
   // Runs one step; what the reply points at is valid until the next.
   StepReply run(const PlanView& plan);
 
+  void end_requests(std::span<const PlanEnd> ended);
+
  private:
   void upload();
   void record_graph();
@@ -82,9 +84,13 @@ class Worker {
 
 std::unique_ptr<moetap::CaptureTransport> make_transport(moetap::Device& device,
                                                          const WorkerConfig& config) {
-  return config.transport == TransportKind::shm
-             ? moetap::make_shm_transport(device, config.endpoint)
-             : moetap::make_device_transport(device, config.endpoint);
+  if (config.transport == TransportKind::shm) {
+    return moetap::make_shm_transport(device, config.endpoint);
+  }
+  using moetap::HostCache;
+  return moetap::make_device_transport(
+      device, config.endpoint,
+      {.host_cache = config.rows_by_request ? HostCache::per_request : HostCache::scheduler});
 }
 
 Worker::Worker(const WorkerConfig& config)
@@ -145,10 +151,13 @@ void Worker::run_draft_model(std::int64_t rows) {
   for (const int layer : {0, 1}) run_router(layer, rows);
 }
 
-StepReply Worker::run(const PlanView& plan) {
-  for (const PlanEnd& end : plan.ended) {
+void Worker::end_requests(std::span<const PlanEnd> ended) {
+  for (const PlanEnd& end : ended) {
     capturer_.end_request(end.request, static_cast<moetap::RequestEnd>(end.how));
   }
+}
+
+StepReply Worker::run(const PlanView& plan) {
   batch_.begin(plan);
   const std::int64_t num_tokens = plan.num_tokens;
   const std::int64_t rows = num_tokens <= graph_tokens_ ? graph_tokens_ : num_tokens;
@@ -204,7 +213,10 @@ void serve(Socket& socket) {
 
   std::vector<std::byte> reply;
   while (const auto received = socket.receive()) {
-    encode(worker.run(decode_plan(received->payload)), reply);
+    const PlanView plan = decode_plan(received->payload);
+    worker.end_requests(plan.ended);
+    if (plan.spans.empty()) continue;  // all requests are over
+    encode(worker.run(plan), reply);
     socket.send(Message::reply, reply);
   }
 }

@@ -142,6 +142,20 @@ TEST_F(Demo, VerifiesTheWireLayoutWithoutItsHelp) {
   EXPECT_GT(runs[0]["rows_streamed"], 0);
 }
 
+// H17: by position, so that the rows of rejected drafts are overwritten there too.
+TEST_F(Demo, VerifiesRowsThatTheWorkerKeepsByRequest) {
+  const auto runs = run({"--requests", "40", "--kv-blocks", "200", "--step-ms", "0", "--transport",
+                         "device", "--host-cache", "per-request", "--async-depth", "3",
+                         "--speculate", "2", "--opt-in", "0.8", "--abort-rate", "0.2"});
+  EXPECT_GT(runs[0]["rows_expected"], 1000);
+  EXPECT_EQ(runs[0]["rows_verified"], runs[0]["rows_expected"]);
+  EXPECT_EQ(runs[0]["prefix_hit_tokens"], 0);
+  EXPECT_EQ(runs[0]["requests_taken_early"], 0);
+  EXPECT_GT(runs[0]["preemptions"], 0);
+  EXPECT_GT(runs[0]["requests_aborted"], 0);
+  EXPECT_GT(runs[0]["drafts_rejected"], 0);
+}
+
 // As after a restart, or in another engine.
 TEST_F(Demo, TakesRowsBackThatAnotherRunOffloaded) {
   const std::vector<std::string> options{
@@ -159,6 +173,14 @@ TEST_F(Demo, RefusesOptionsThatMakeNoSenseTogether) {
   expect_error({"--layout", "wire"}, "--layout wire is of --transport shm");
   expect_error({"--layout", "wire", "--transport", "shm", "--offload-blocks", "5"},
                "--layout wire cannot tell which are");
+  expect_error({"--host-cache", "per-request"},
+               "--host-cache per-request is of --transport device");
+  for (const char* option : {"--stream", "--follow-up", "--offload-blocks"}) {
+    expect_error({"--host-cache", "per-request", "--transport", "device", option, "1"},
+                 "has no rows by slot for --stream");
+  }
+  expect_error({"--host-cache", "per-request", "--transport", "device", "--hold"},
+               "has no rows by slot");
   expect_error({"--offload-dir", directory_.string()}, "--offload-dir without --offload-blocks");
 }
 

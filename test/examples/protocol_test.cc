@@ -84,6 +84,7 @@ TEST(Protocol, AConfigurationArrivesAsItWasSent) {
                             .dp_size = 4,
                             .block_size = 8,
                             .transport = TransportKind::device,
+                            .rows_by_request = true,
                             .device = "host",
                             .step_ms = 0.25,
                             .drafts = true,
@@ -99,6 +100,7 @@ TEST(Protocol, AConfigurationArrivesAsItWasSent) {
   EXPECT_EQ(copy.endpoint.limit, config.endpoint.limit);
   EXPECT_EQ(copy.endpoint.layout, moetap::ShmLayout::wire);
   EXPECT_EQ(copy.transport, TransportKind::device);
+  EXPECT_TRUE(copy.rows_by_request);
   EXPECT_EQ(copy.device, "host");
   EXPECT_EQ(copy.step_ms, 0.25);
   EXPECT_EQ(copy.block_size, 8);

@@ -134,6 +134,22 @@ TEST_F(SchedulerTest, TakesAPrefixOnlyAsFarAsItHasTheRowsThatAreWanted) {
   EXPECT_EQ(scheduler->counts().rows_published, 48 + 16);
 }
 
+TEST_F(SchedulerTest, TakesNoPrefixWithoutAPrefixCache) {
+  make({.num_blocks = 100, .max_tokens = 64, .max_requests = 1, .prefix_cache = false},
+       {request_of(48, 1, 1000), request_of(48, 1, 1000)});
+  EXPECT_EQ(run_all().at(2), 48);
+}
+
+TEST_F(SchedulerTest, TellsTheWorkerInTheEndWhatEnded) {
+  make({.num_blocks = 100}, {request_of(48, 1, 1000)});
+  run_all();
+  const StepPlan& plan = scheduler->farewell();
+  EXPECT_TRUE(plan.empty());
+  ASSERT_EQ(plan.ended.size(), 1U);
+  EXPECT_EQ(plan.ended[0].request, 1U);
+  EXPECT_TRUE(scheduler->farewell().ended.empty());
+}
+
 TEST_F(SchedulerTest, SharesABlockOnlyOnceAllOfItIsComputed) {
   make({.num_blocks = 100, .max_tokens = 24, .max_requests = 2},
        {request_of(40, 1, 1000), request_of(40, 1, 1000)});
