@@ -9,6 +9,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "../../lib/src/injection.h"
+
 namespace moetap {
 
 // The open step, in device memory at an address that graphs can hold.
@@ -143,19 +145,24 @@ struct CaptureKernel {
   MOETAP_DEVICE void operator()(Block block) const {
     const std::int64_t num_tokens = step->num_tokens;
     const std::int64_t first = first_row >= 0 ? first_row : step->dp_row;
-    const bool enough = first + num_tokens <= rows;
+    const bool enough = first + num_tokens <= rows || MOETAP_OFF("H13 enough rows");
     if (block.index == 0 && block.lane == 0) {
-      if (*captured == step->step) kernels::fault(*step, DeviceFault::layer_twice, layer, 0, 0);
+      if (*captured == step->step && !MOETAP_OFF("H1 captured once")) {
+        kernels::fault(*step, DeviceFault::layer_twice, layer, 0, 0);
+      }
       *captured = step->step;
       if (!enough) kernels::fault(*step, DeviceFault::rows, layer, first + num_tokens, rows);
     }
     if (!enough) return;
 
+    const std::int64_t used = MOETAP_OFF("H2 rows of tokens only") && first + num_tokens < rows
+                                  ? num_tokens + 1
+                                  : num_tokens;
     // One contiguous run of rows a lane: a single row each on a GPU, the whole block on a host.
     const std::int64_t run = (kTokens + block.lanes - 1) / block.lanes;
     const std::int64_t begin = block.index * kTokens + block.lane * run;
     const std::int64_t end =
-        kernels::at_most(kernels::at_most(begin + run, (block.index + 1) * kTokens), num_tokens);
+        kernels::at_most(kernels::at_most(begin + run, (block.index + 1) * kTokens), used);
     if (begin < end) capture_rows(topk_ids + (first + begin) * row_stride, begin, end);
   }
 
@@ -184,8 +191,8 @@ struct CaptureKernel {
       for (int k = 0; k < top_k; ++k) {
         if (!kernels::outside(from[k], num_experts)) continue;
         if (std::is_signed_v<T> && from[k] == static_cast<T>(-1)) {
-          missing_step[token] = step->step;
-        } else {
+          if (!MOETAP_OFF("H2 missing routes")) missing_step[token] = step->step;
+        } else if (!MOETAP_OFF("H20 ids of experts")) {
           kernels::fault(*step, DeviceFault::expert_id, layer, token,
                          static_cast<std::int64_t>(from[k]));
         }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "../../lib/src/injection.h"
 #include "step_descriptor.h"
 
 namespace moetap {
@@ -23,11 +24,13 @@ Endpoint polled(Endpoint endpoint) {
 }
 
 struct Stopped {};
+struct Full {};  // the ring, and there is nobody who could wait
 
 }  // namespace
 
-RequestKeeper::RequestKeeper(const Endpoint& endpoint, int max_steps)
-    : shape_(endpoint.shape),
+RequestKeeper::RequestKeeper(const Endpoint& endpoint, int max_steps, Keeping keeping)
+    : keeping_(keeping),
+      shape_(endpoint.shape),
       max_tokens_(endpoint.max_tokens),
       ring_(polled(endpoint)),
       cache_(endpoint.shape.row_bytes()),
@@ -35,7 +38,7 @@ RequestKeeper::RequestKeeper(const Endpoint& endpoint, int max_steps)
   for (ExpectedStep& step : steps_) {
     step.requests.reserve(static_cast<std::size_t>(endpoint.max_tokens));
   }
-  thread_ = std::thread([this] { run(); });
+  if (keeping_ == Keeping::in_a_thread) thread_ = std::thread([this] { run(); });
 }
 
 RequestKeeper::~RequestKeeper() {
@@ -44,7 +47,7 @@ RequestKeeper::~RequestKeeper() {
     stop_ = true;
   }
   wake_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void RequestKeeper::expect(std::uint64_t number, Step step, std::span<const RequestSpan> requests) {
@@ -101,28 +104,45 @@ void RequestKeeper::run() noexcept {
     for (;;) {
       wake_.wait(lock, [this] { return stop_ || end_is_next() || step_is_next(); });
       if (stop_) return;
-      // What is worked on stays in its queue until it is done, and only this thread takes from
-      // there, so it may be used without the lock.
-      if (end_is_next()) {
-        const End end = ends_.front();
-        lock.unlock();
-        carry_out(end);
-        lock.lock();
-        ends_.pop_front();
-      } else {
-        const ExpectedStep& step = expected(num_kept_);
-        lock.unlock();
-        keep(step);
-        lock.lock();
-        last_kept_ = step.step;
-        ++num_kept_;
-      }
+      do_next(lock);
     }
   } catch (const Stopped&) {
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
     broken_ = std::current_exception();
   }
+}
+
+void RequestKeeper::work() {
+  if (keeping_ == Keeping::in_a_thread) return;
+  std::unique_lock lock(mutex_);
+  try {
+    while (do_next(lock)) {
+    }
+  } catch (const Full&) {
+    // What was begun is begun again, which changes nothing.
+  }
+}
+
+// What is worked on stays in its queue until it is done, and only the caller of this takes from
+// there, so it may be used without the lock. False if there is nothing.
+bool RequestKeeper::do_next(std::unique_lock<std::mutex>& lock) {
+  if (end_is_next()) {
+    const End end = ends_.front();
+    lock.unlock();
+    carry_out(end);
+    lock.lock();
+    ends_.pop_front();
+    return true;
+  }
+  if (!step_is_next()) return false;
+  const ExpectedStep& step = expected(num_kept_);
+  lock.unlock();
+  keep(step);
+  lock.lock();
+  last_kept_ = step.step;
+  ++num_kept_;
+  return true;
 }
 
 void RequestKeeper::keep(const ExpectedStep& step) {
@@ -145,7 +165,10 @@ void RequestKeeper::keep(const ExpectedStep& step) {
 }
 
 void RequestKeeper::carry_out(const End& end) {
-  if (end.how == RequestEnd::preempted) return cache_.clear(end.request);
+  if (end.how == RequestEnd::preempted) {
+    if (!MOETAP_OFF("H10 rows that were kept of the first run")) cache_.clear(end.request);
+    return;
+  }
   // Nobody would take the rows of one that never asked, and its end would stay with the reader.
   if (end.how == RequestEnd::finished && cache_.has(end.request)) hand_over(end.request);
   cache_.erase(end.request);
@@ -155,9 +178,9 @@ void RequestKeeper::hand_over(std::uint64_t request) {
   const RequestCache::Rows kept = cache_.rows(request);
   const std::size_t row_bytes = shape_.row_bytes();
   const auto total = static_cast<std::int64_t>(kept.states.size());
-  for (std::int64_t done = 0; done < total; done += max_tokens_) {
-    const std::int64_t count = std::min(max_tokens_, total - done);
-    const auto first = static_cast<std::size_t>(done);
+  for (; handed_over_ < total; handed_over_ += max_tokens_) {
+    const std::int64_t count = std::min(max_tokens_, total - handed_over_);
+    const auto first = static_cast<std::size_t>(handed_over_);
     const auto rows = static_cast<std::size_t>(count);
     std::byte* to = acquire().data();
     std::memcpy(to, &kept.states[first], rows);
@@ -165,10 +188,11 @@ void RequestKeeper::hand_over(std::uint64_t request) {
     ring_.commit({.kind = Descriptor::Kind::request,
                   .num_tokens = count,
                   .request = request,
-                  .position = kept.position + done});
+                  .position = kept.position + handed_over_});
   }
   acquire();
   ring_.commit({.kind = Descriptor::Kind::request_end, .num_tokens = total, .request = request});
+  handed_over_ = 0;
 }
 
 std::span<std::byte> RequestKeeper::acquire() {
@@ -182,6 +206,7 @@ std::span<std::byte> RequestKeeper::acquire() {
       const std::lock_guard lock(mutex_);
       if (stop_) throw Stopped{};
       stalled_ = full.what();
+      if (keeping_ == Keeping::in_work) throw Full{};
     }
   }
 }

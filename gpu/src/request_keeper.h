@@ -21,18 +21,24 @@
 
 namespace moetap {
 
+// Who does the keeping: a thread, or for tests that have one thread only whoever calls work().
+enum class Keeping { in_a_thread, in_work };
+
 // Takes steps and request ends in the order in which the worker names them: an end sees the rows of
 // every step before it and of none behind it. The ring and the cache belong to its thread.
 class RequestKeeper {
  public:
   // At most `max_steps` steps are expected and not yet kept.
-  RequestKeeper(const Endpoint& endpoint, int max_steps);
+  RequestKeeper(const Endpoint& endpoint, int max_steps, Keeping keeping);
   ~RequestKeeper();  // drops what is not handed over
 
   // The worker's side. Says whose rows the record to arrive as the number-th (0, 1, 2 …) holds,
   // before it arrives; may be repeated.
   void expect(std::uint64_t number, Step step, std::span<const RequestSpan> requests);
   void end(std::uint64_t request, RequestEnd how);
+
+  // Does what can be done without waiting; nothing if there is a thread for that.
+  void work();
 
   // The device's side: the oldest step that has not arrived is in `record` (a StepRecord of
   // num_tokens), which must stay as it is until num_kept() counts the step.
@@ -62,6 +68,7 @@ class RequestKeeper {
   };
 
   void run() noexcept;
+  bool do_next(std::unique_lock<std::mutex>& lock);
   bool end_is_next() const { return !ends_.empty() && ends_.front().after <= num_kept_; }
   bool step_is_next() const { return num_arrived_ > num_kept_; }
   ExpectedStep& expected(std::uint64_t number) { return steps_[number % steps_.size()]; }
@@ -71,10 +78,12 @@ class RequestKeeper {
   void hand_over(std::uint64_t request);
   std::span<std::byte> acquire();
 
+  const Keeping keeping_;
   ModelShape shape_;
   std::int64_t max_tokens_;
   ChannelProducer ring_;
   RequestCache cache_;
+  std::int64_t handed_over_ = 0;  // rows of the request that is next to end
 
   mutable std::mutex mutex_;  // of all below; held for a few instructions only
   std::condition_variable wake_;

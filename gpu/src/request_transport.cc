@@ -16,9 +16,9 @@ namespace {
 
 class RequestTransport final : public CaptureTransport {
  public:
-  RequestTransport(Device& device, const Endpoint& endpoint, int staging_depth)
+  RequestTransport(Device& device, const Endpoint& endpoint, int staging_depth, Keeping keeping)
       : limit_(endpoint.limit),
-        keeper_(endpoint, endpoint.ring_depth),
+        keeper_(endpoint, endpoint.ring_depth, keeping),
         pipeline_(device, endpoint, staging_depth, endpoint.ring_depth,
                   [this](const StepPipeline::Arrival& arrival) {
                     keeper_.arrived(arrival.record, arrival.num_tokens, arrival.fault);
@@ -68,6 +68,7 @@ class RequestTransport final : public CaptureTransport {
   void end_request(std::uint64_t request, RequestEnd how) override {
     keeper_.throw_broken();
     keeper_.end(request, how);
+    keeper_.work();
   }
 
  private:
@@ -78,7 +79,11 @@ class RequestTransport final : public CaptureTransport {
 
   template <class Ready>
   void wait(Ready&& ready, Milliseconds limit, const std::string& what) {
-    if (pipeline_.wait_until(ready, limit)) return;
+    const auto done = [&] {
+      keeper_.work();
+      return ready();
+    };
+    if (pipeline_.wait_until(done, limit)) return;
     keeper_.throw_broken();
     const std::string stalled = keeper_.stalled();
     throw TimeoutError(fmt::format(
@@ -98,8 +103,8 @@ class RequestTransport final : public CaptureTransport {
 }  // namespace
 
 std::unique_ptr<CaptureTransport> make_request_transport(Device& device, const Endpoint& endpoint,
-                                                         int staging_depth) {
-  return std::make_unique<RequestTransport>(device, endpoint, staging_depth);
+                                                         int staging_depth, Keeping keeping) {
+  return std::make_unique<RequestTransport>(device, endpoint, staging_depth, keeping);
 }
 
 }  // namespace moetap

@@ -7,9 +7,12 @@
 
 #include <memory>
 
+#include "request_keeper.h"
+
 namespace moetap {
 
 std::unique_ptr<CaptureTransport> make_request_transport(Device& device, const Endpoint& endpoint,
-                                                         int staging_depth);
+                                                         int staging_depth,
+                                                         Keeping keeping = Keeping::in_a_thread);
 
 }  // namespace moetap

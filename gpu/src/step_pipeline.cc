@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "../../lib/src/injection.h"
 #include "owner_name.h"
 
 namespace moetap {
@@ -52,7 +53,7 @@ void StepPipeline::publish(const Slot* slot_mapping, std::byte* record, Stream& 
                .record = record,
                .bytes = StepRecordLayout(shape(), wanted_.count()).bytes};
 
-  stream.wait(*staging.copied);
+  if (!MOETAP_OFF("H15 the snapshot after the copy")) stream.wait(*staging.copied);
   const std::uint32_t* tokens = nullptr;
   if (!wanted_.all()) {
     auto* list = lists_.as<std::uint32_t>(place * WantedTokens::list_bytes(max_tokens()));
@@ -63,7 +64,7 @@ void StepPipeline::publish(const Slot* slot_mapping, std::byte* record, Stream& 
   cache_.snapshot(slot_mapping, wanted_.count(), num_slots_, staging.record.data(), stream, tokens);
   stream.record(*staging.taken);
 
-  copies_->wait(*staging.taken);
+  if (!MOETAP_OFF("H15 the copy after the snapshot")) copies_->wait(*staging.taken);
   copies_->copy(record, staging.record.data(), in_flight.bytes);
   copies_->record(*staging.copied);
   copies_->call(&StepPipeline::arrive, &in_flight);

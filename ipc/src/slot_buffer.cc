@@ -8,6 +8,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "../../lib/src/injection.h"
+
 namespace moetap {
 namespace {
 
@@ -31,7 +33,9 @@ void prefetch_row(const std::byte* row, std::size_t bytes) {
   }
 }
 
-RowState state_of(Step stamp, const StepWindow& window) {
+RowState state_of(Step stamp, StepWindow window) {
+  if (MOETAP_OFF("H9 rows from before the window")) window.first = 1;
+  if (MOETAP_OFF("H11 rows from behind the window")) window.last = StepWindow{}.last;
   return row_state(stamp == kWriting ? 0 : stamp, window);
 }
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "injection.h"
+
 namespace moetap::detail {
 namespace {
 
@@ -59,7 +61,9 @@ void BlockBook::require_free(std::span<const BlockId> blocks) const {
 
 BlockClaim BlockBook::give(BlockId block, int kept) {
   at(block).generation = ++generations_;
-  std::fill(mutable_stamps(block) + kept, mutable_stamps(block) + block_size_, RowStamp());
+  if (!MOETAP_OFF("H9 rows of an earlier owner")) {
+    std::fill(mutable_stamps(block) + kept, mutable_stamps(block) + block_size_, RowStamp());
+  }
   return {block, at(block).generation, true};
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "injection.h"
 #include "singleton.h"
 #include "text.h"
 
@@ -30,7 +31,7 @@ void check_options(const CapturerOptions& options) {
 }
 
 void check_padded(std::int64_t padded_tokens, std::int64_t max_tokens) {
-  if (padded_tokens > max_tokens) {
+  if (padded_tokens > max_tokens && !MOETAP_OFF("H4 room in the device cache")) {
     throw RangeError(
         fmt::format("{} tokens (with padding), but the device cache holds {}; raise max_tokens",
                     padded_tokens, max_tokens));
@@ -117,7 +118,7 @@ void Capturer::destroy() { process_wide().destroy(); }
 
 void Capturer::bind(int model_layer) {
   const auto layer = static_cast<std::size_t>(shape().layer_index(model_layer));
-  if (bound_[layer]) {
+  if (bound_[layer] && !MOETAP_OFF("H1 bound once")) {
     throw StateError(fmt::format(
         "layer {} is bound already; bind only the target model's layers, not a draft model's",
         model_layer));
@@ -214,14 +215,14 @@ void Capturer::check_rows(int model_layer, std::int64_t rows) const {
       }
       break;
   }
-  if (allowed) return;
+  if (allowed || MOETAP_OFF("H5 rows of a layout")) return;
   throw ArgumentError(
       fmt::format("layer {}: topk_ids has {} rows, expected are {}", model_layer, rows, expected));
 }
 
 void Capturer::check_topk_ids(int model_layer, const TopkIds& ids) const {
   const std::int64_t columns = std::int64_t{shape().top_k()} + options_.shared_expert_columns;
-  if (ids.columns != columns) {
+  if (ids.columns != columns && !MOETAP_OFF("H27 declared columns")) {
     throw ArgumentError(fmt::format(
         "layer {}: topk_ids has {} columns, expected are {}: top_k {} and {} of shared experts "
         "(set "
@@ -234,7 +235,7 @@ void Capturer::check_topk_ids(int model_layer, const TopkIds& ids) const {
                     "{} columns",
                     model_layer, ids.row_stride, ids.columns));
   }
-  if (!holds_ids(ids.type, shape().num_experts())) {
+  if (!holds_ids(ids.type, shape().num_experts()) && !MOETAP_OFF("H21 a type for every id")) {
     throw ArgumentError(fmt::format("layer {}: topk_ids of {} cannot hold the ids of {} experts",
                                     model_layer, id_type_name(ids.type), shape().num_experts()));
   }
@@ -256,13 +257,16 @@ void Capturer::capture(int model_layer, const TopkIds& topk_ids, Stream& stream)
 
   TopkIds ids = topk_ids;
   std::int64_t first_row = 0;
-  if (options_.layout == RankLayout::padded) {
+  if (options_.layout == RankLayout::padded && !MOETAP_OFF("H5 this rank's rows")) {
     first_row = options_.dp_rank * padded_tokens_;
     // A graph that is replayed for more tokens than it was recorded for must not find the next
     // rank's rows behind this one's.
     ids.rows = first_row + padded_tokens_;
   }
-  if (options_.layout == RankLayout::concatenated) first_row = CaptureTransport::kRowFromStep;
+  if (options_.layout == RankLayout::concatenated &&
+      !MOETAP_OFF("H13 a row that the device reads")) {
+    first_row = CaptureTransport::kRowFromStep;
+  }
   transport_->capture(layer, ids, first_row, stream);
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "injection.h"
 #include "ledger_state.h"
 
 namespace moetap {
@@ -119,7 +120,7 @@ void Ledger::accept(std::uint64_t request, std::int64_t num_tokens) {
 
 void Ledger::preempt(std::uint64_t request) {
   auto& found = state_->running(request, "preempt()");
-  found.claims.clear();
+  if (!MOETAP_OFF("H10 rows of the first run")) found.claims.clear();
   found.computed = 0;
   found.preempted = true;
 }

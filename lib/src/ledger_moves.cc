@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "injection.h"
 #include "ledger_state.h"
 
 namespace moetap {
@@ -62,6 +63,7 @@ MovePlan Ledger::move(Step step, std::span<const BlockMove> moves) {
   for (auto& [id, request] : s.requests) {
     for (BlockClaim& claim : request.claims) {
       const auto moved = sources.find(claim.block);
+      if (MOETAP_OFF("H8 requests follow their blocks")) continue;
       if (moved == sources.end() || moved->second.first.generation != claim.generation) continue;
       const bool owned = claim.owned;
       claim = s.book.share(moved->second.second);
@@ -102,7 +104,9 @@ void Ledger::forget(std::span<const BlockId> blocks) {
   for (const BlockId block : blocks) state_->book.give(block);
 }
 
-void Ledger::flush() { state_->flushed = state_->last; }
+void Ledger::flush() {
+  if (!MOETAP_OFF("H29 rows of old weights")) state_->flushed = state_->last;
+}
 
 FillPlan Ledger::fill(Step step, std::uint64_t request, TokenRange positions) {
   State& s = *state_;

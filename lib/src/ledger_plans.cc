@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "injection.h"
 #include "ledger_state.h"
 
 namespace moetap {
@@ -75,6 +76,7 @@ RowPlan Ledger::State::plan(std::uint64_t id, const Request& request, TokenRange
   plan.range = range;
   const auto room = static_cast<std::int64_t>(request.claims.size()) * book.block_size();
   const TokenRange covered{range.start, std::clamp(room, range.start, range.end)};
+  if (MOETAP_OFF("H16 the whole range")) plan.range = covered;
   plan.slots.resize(static_cast<std::size_t>(covered.size()));
   plan.windows.resize(static_cast<std::size_t>(covered.size()));
   plan.blocks.reserve(request.claims.size());
@@ -86,6 +88,7 @@ RowPlan Ledger::State::plan(std::uint64_t id, const Request& request, TokenRange
 }
 
 TokenRange Ledger::State::available(const Request& request, std::int64_t start) const {
+  if (MOETAP_OFF("H17 rows of accepted tokens")) return {start, std::max(start, request.computed)};
   return {start, std::max(start, std::min(request.num_tokens - 1, request.computed))};
 }
 
@@ -97,6 +100,7 @@ RowPlan Ledger::finish(std::uint64_t request, std::int64_t num_tokens) {
         "request {} finishes with {} tokens, but its rows were asked for from position {}", request,
         num_tokens, r.start));
   }
+  if (MOETAP_OFF("H19 one row less than tokens")) ++num_tokens;
   RowPlan plan = s.plan(request, r, {r.start, r.wants_rows ? num_tokens - 1 : r.start});
   s.erase(request);
   return plan;
@@ -124,7 +128,7 @@ RowPlan Ledger::rows_since(std::uint64_t request, std::int64_t start) const {
         fmt::format("rows from position {} of request {}, which has {} tokens; allowed are 0 to {}",
                     start, request, r.num_tokens, most));
   }
-  return s.plan(request, r, s.available(r, start));
+  return s.plan(request, r, s.available(r, MOETAP_OFF("H18 only what is new") ? 0 : start));
 }
 
 RowPlan Ledger::block_rows(BlockId block) const {
@@ -163,7 +167,7 @@ Hold Ledger::hold(const RowPlan& plan) {
 
 bool Ledger::held(BlockId block) const {
   state_->book.require_valid(block);
-  return state_->book.held(block);
+  return state_->book.held(block) && !MOETAP_OFF("H11 blocks that are held");
 }
 
 Hold::Hold(Hold&& other) noexcept

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "injection.h"
 #include "text.h"
 
 namespace moetap {
@@ -36,7 +37,8 @@ IdType narrow_type(std::int64_t num_experts) {
     throw ArgumentError(
         fmt::format("{} experts; allowed are 1 to {}", num_experts, ModelShape::kMaxExperts));
   }
-  return num_experts <= 256 ? IdType::uint8 : IdType::uint16;
+  return num_experts <= 256 || MOETAP_OFF("H21 a narrow type with room") ? IdType::uint8
+                                                                         : IdType::uint16;
 }
 
 ModelShape::ModelShape(std::vector<int> moe_layers, int top_k, int num_experts)

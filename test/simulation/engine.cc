@@ -1,0 +1,380 @@
+#include "engine.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace moetap::simulation {
+
+EngineOptions EngineOptions::draw(Dice& dice) {
+  EngineOptions options;
+  options.num_blocks = static_cast<int>(10 + dice.draw(14));
+  options.depth = static_cast<int>(1 + dice.draw(3));
+  options.most_drafts = static_cast<int>(dice.chance(60) ? 1 + dice.draw(2) : 0);
+  options.reading = static_cast<Reading>(dice.draw(3));
+  options.publish_all = dice.chance(50);
+  return options;
+}
+
+Engine::Engine(EngineOptions options, Parts parts)
+    : options_(options),
+      dice_(parts.dice),
+      counts_(parts.counts),
+      history_(parts.history),
+      oracle_(parts.oracle),
+      worker_(parts.worker),
+      store_(parts.store),
+      stored_(parts.stored),
+      take_(std::move(parts.take)),
+      go_on_elsewhere_(std::move(parts.go_on_elsewhere)),
+      ledger_(options.num_blocks, kBlock),
+      reader_(std::move(parts.reader)),
+      pending_(ledger_, reader_),
+      blocks_(static_cast<std::size_t>(options.num_blocks)) {}
+
+void Engine::finish() {
+  drain();
+  until("a put", [this] {
+    while (!puts_.empty() && is_ready(puts_.front())) do_put();
+    return puts_.empty();
+  });
+  while (!requests_.empty()) abort(requests_.begin()->second);
+  while (!reads_.empty()) collect(0);
+  drop_views();
+  require(ledger_.num_wanting() == 0, "{} requests are left in the ledger", ledger_.num_wanting());
+  require(pending_.size() == 0, "{} requests' rows are left waiting", pending_.size());
+  for (BlockId id = 0; id < options_.num_blocks; ++id) {
+    require(!ledger_.held(id), "block {} is still held", id);
+    require(block(id).users == 0, "block {} is still in use", id);
+  }
+}
+
+void Engine::tick() {
+  if (!waiting_.empty() && requests_.size() < 6 && arrive_from_elsewhere(waiting_.front())) {
+    waiting_.pop_front();
+  }
+  if (requests_.size() < 5 && chance(60)) arrive();
+  for (auto& [id, request] : requests_) {
+    if (!request.run && chance(50)) place(request, true, 0);
+  }
+  if (!options_.per_request) {
+    if (chance(10)) move();
+    if (chance(6)) copy();
+    if (chance(3)) flush();
+    if (chance(5)) forget();
+    if (chance(10)) offload();
+  }
+  if (static_cast<int>(in_flight_.size()) < options_.depth) schedule();
+  while (static_cast<int>(in_flight_.size()) >= options_.depth ||
+         (!in_flight_.empty() && chance(30))) {
+    if (!land()) break;
+  }
+  if (chance(40)) reader_.last_step();
+  while (!puts_.empty() && is_ready(puts_.front()) && chance(60)) do_put();
+  for (auto& [id, request] : requests_) {
+    if (request.wants_rows && !options_.per_request && chance(15)) ask(request);
+  }
+  if (!requests_.empty() && chance(4)) {
+    Request& request = dice_.any_of(requests_).second;
+    const bool finishes = !request.run && size(request.tokens) > request.start;
+    finishes ? finish(request) : abort(request);
+    counts_[Event::finished_preempted] += finishes;
+  }
+  if (chance(50)) drop_views();
+  if (!reads_.empty() && chance(50)) {
+    collect(static_cast<std::size_t>(draw(static_cast<std::int64_t>(reads_.size()) - 1)));
+  }
+}
+
+void Engine::let_go_on() {
+  drop_views();
+  worker_.go_on();
+  reader_.last_step();
+}
+
+// --- requests
+// ---------------------------------------------------------------------------------------
+
+// Few tokens and few lengths, so that many requests begin alike.
+void Engine::arrive() {
+  Request request;
+  request.id = ++requests_so_far_;
+  const std::int64_t prompt = 1 + draw(17);
+  for (std::int64_t i = 0; i < prompt; ++i) {
+    request.tokens.push_back(i < 12 && chance(97) ? 0 : static_cast<int>(draw(1)));
+  }
+  request.goes_on = chance(options_.continued);
+  request.most = prompt + 1 + (request.goes_on ? 0 : draw(12));
+  request.wants_rows = request.goes_on || chance(85);
+  request.start = request.goes_on || chance(80) ? 0 : draw(prompt);
+  if (place(request, false, 0)) requests_[request.id] = std::move(request);
+}
+
+// Its keys and values come along, its rows do not.
+bool Engine::arrive_from_elsewhere(const Continuation& continuation) {
+  Request request;
+  request.id = ++requests_so_far_;
+  request.tokens = continuation.tokens;
+  request.most = size(request.tokens) + 1 + draw(8);
+  request.start = continuation.rows.range().end;
+  request.before = continuation.rows;
+  if (!place(request, false, request.start)) return false;
+  ++counts_[Event::continued];
+  requests_[request.id] = std::move(request);
+  return true;
+}
+
+// The tokens below `elsewhere` need no computing.
+bool Engine::place(Request& request, bool resumed, std::int64_t elsewhere) {
+  std::vector<BlockId> blocks = hit(request);
+  const auto cached = static_cast<std::int64_t>(blocks.size()) * kBlock;
+  for (const BlockId id : blocks) ++block(id).users;
+  const std::int64_t least = std::max<std::int64_t>(0, elsewhere - cached + kBlock - 1) / kBlock;
+  const std::int64_t most = (size(request.tokens) - cached + kBlock - 1) / kBlock;
+  std::vector<BlockId> fresh;
+  if (!take_blocks(std::max(least, draw(most)), fresh)) {
+    for (const BlockId id : blocks) --block(id).users;
+    return false;
+  }
+  blocks.insert(blocks.end(), fresh.begin(), fresh.end());
+  request.rows.clear();
+  std::int64_t known = cached;  // of the cached positions, from the front
+  for (std::int64_t p = 0; p < cached; ++p) {
+    const RowRef& row = at(oracle_.belongs, slot_of(blocks, p));
+    if (row == nullptr || row->step <= flushed_) known = std::min(known, p);
+    request.rows.push_back(request.wants_rows ? row : nullptr);
+  }
+  const std::int64_t rows = ledger_.cached_rows({blocks, cached});
+  require(rows == known, "{} of {} cached rows are known to the ledger, not {}", rows, cached,
+          known);
+  if (resumed) {
+    ledger_.resume(request.id, {blocks, cached});
+  } else {
+    ledger_.admit(
+        {request.id, size(request.tokens), {blocks, cached}, request.wants_rows, request.start});
+  }
+  history_.note("request {} is here{} with {} tokens, {} cached", request.id,
+                resumed ? " again" : "", request.tokens.size(), cached);
+  counts_[Event::prefix_hits] += cached;
+  request.blocks = std::move(blocks);
+  request.computed = std::max(cached, elsewhere);
+  request.elsewhere = request.computed - cached;
+  request.hits = request.computed;
+  request.run = std::make_shared<Run>(Run{request.computed, size(request.tokens), false});
+  if (!options_.per_request && chance(15))
+    (store_ != nullptr && chance(60)) ? load(request) : fill(request);
+  return true;
+}
+
+void Engine::preempt(Request& request) {
+  ledger_.preempt(request.id);
+  history_.note("request {} is preempted", request.id);
+  ++counts_[Event::preemptions];
+  end_in_worker(request.id, RequestEnd::preempted);
+  request.run->over = true;
+  request.run = nullptr;
+  for (const BlockId id : request.blocks) --block(id).users;
+  request.blocks.clear();
+  request.rows.clear();
+  request.computed = request.elsewhere = 0;
+}
+
+void Engine::finish(Request& request) {
+  const TokenRange range{request.start,
+                         request.wants_rows ? size(request.tokens) - 1 : request.start};
+  Oracle::Expected expected = expect(request, range);
+  const RowPlan plan = ledger_.finish(request.id, size(request.tokens));
+  require(plan.range == range, "request {} finishes with the rows [{}, {}), not [{}, {})",
+          request.id, plan.range.start, plan.range.end, range.start, range.end);
+  ++counts_[Event::finished];
+  end_in_worker(request.id, RequestEnd::finished);
+  leave(request, plan, std::move(expected));
+  end(request);
+}
+
+void Engine::abort(Request& request) {
+  const std::int64_t end_of_rows = std::min(size(request.tokens) - 1, known(request));
+  const TokenRange range{request.start,
+                         std::max(request.start, request.wants_rows ? end_of_rows : 0)};
+  Oracle::Expected expected = expect(request, range);
+  const RowPlan plan = ledger_.abort(request.id);
+  require(plan.range == range, "request {} is aborted with the rows [{}, {}), not [{}, {})",
+          request.id, plan.range.start, plan.range.end, range.start, range.end);
+  ++counts_[Event::aborts];
+  request.goes_on = false;
+  end_in_worker(request.id, RequestEnd::aborted);
+  if (!options_.per_request) leave(request, plan, std::move(expected));
+  end(request);
+}
+
+void Engine::end(Request& request) {
+  history_.note("request {} is over with {} tokens", request.id, request.tokens.size());
+  if (request.run) request.run->over = true;
+  for (const BlockId id : request.blocks) --block(id).users;
+  requests_.erase(request.id);
+}
+
+// The worker hears of it behind the steps that are in flight.
+void Engine::end_in_worker(std::uint64_t request, RequestEnd how) {
+  if (in_flight_.empty()) return worker_.end_request(request, how);
+  in_flight_.back().ends.emplace_back(request, how);
+}
+
+// --- steps
+// ------------------------------------------------------------------------------------------
+
+void Engine::schedule() {
+  InFlight step;
+  step.step = step_ + 1;
+  scheduled_.clear();
+  for (auto& [id, request] : requests_) {
+    if (!request.run || chance(15)) continue;
+    Work work = next_work(request);
+    std::vector<BlockId> fresh;
+    if (work.positions.size() == 0 || !give_blocks(request, work.positions.end, fresh)) continue;
+    for (const BlockId fresh_id : fresh) request.blocks.push_back(fresh_id);
+    ledger_.schedule(step.step, id, work.positions, fresh);
+    history_.note("step {}: positions [{}, {}) of request {}", step.step, work.positions.start,
+                  work.positions.end, id);
+    work.blocks = request.blocks;
+    set_rows(request, work, step.step);
+    request.computed = work.positions.end;
+    request.elsewhere = 0;
+    request.known_to_worker = true;
+    if (work.prefill) cache(request, request.computed);
+    scheduled_.insert(id);
+    step.work.push_back(std::move(work));
+  }
+  if (step.work.empty()) return;
+  step_ = step.step;
+  in_flight_.push_back(std::move(step));
+}
+
+// Also while the worker has not sampled the tokens yet.
+Engine::Work Engine::next_work(const Request& request) {
+  Work work;
+  work.request = request.id;
+  work.run = request.run;
+  work.wants_rows = request.wants_rows;
+  work.prefill = request.computed < request.run->prefill;
+  std::int64_t tokens = 0;
+  if (work.prefill) {
+    tokens = 1 + draw(std::min<std::int64_t>(6, request.run->prefill - request.computed) - 1);
+  } else if (request.computed < request.most - 1) {
+    tokens = 1 + draw(options_.most_drafts);
+  }
+  work.positions = {request.computed, request.computed + tokens};
+  return work;
+}
+
+// Preempts others who are not in this step yet, if it must.
+bool Engine::give_blocks(Request& request, std::int64_t end, std::vector<BlockId>& fresh) {
+  const auto have = static_cast<std::int64_t>(request.blocks.size());
+  const std::int64_t more = std::max<std::int64_t>(0, (end + kBlock - 1) / kBlock - have);
+  while (!take_blocks(more, fresh)) {
+    const auto victim = std::find_if(requests_.rbegin(), requests_.rend(), [&](const auto& other) {
+      return other.second.run && other.first != request.id && !scheduled_.contains(other.first);
+    });
+    if (victim == requests_.rend()) return false;
+    preempt(victim->second);
+  }
+  return true;
+}
+
+void Engine::set_rows(Request& request, Work& work, Step step) {
+  if (static_cast<std::int64_t>(request.rows.size()) < work.positions.end) {
+    request.rows.resize(static_cast<std::size_t>(work.positions.end));
+  }
+  work.rows.clear();
+  for (std::int64_t p = work.positions.start; p < work.positions.end; ++p) {
+    work.rows.push_back(oracle_.make(step));
+    const RowRef known = request.wants_rows ? work.rows.back() : nullptr;
+    at(request.rows, p) = known;
+    at(oracle_.belongs, slot_of(work.blocks, p)) = known;
+  }
+}
+
+// The oldest step runs; false if its worker cannot go on.
+bool Engine::land() {
+  if (!in_flight_.front().begun) begin(in_flight_.front());
+  if (!worker_.run(*in_flight_.front().begun)) return false;
+  const InFlight step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  for (const auto& [request, how] : step.ends) worker_.end_request(request, how);
+  for (const Work& work : step.work) output(work);
+  return true;
+}
+
+void Engine::begin(InFlight& step) {
+  StepWork& begun = step.begun.emplace();
+  begun.step = step.step;
+  for (Work& work : step.work) {
+    run_work(work, step.step);
+    begun.requests.push_back({work.request, work.positions.start, work.positions.size()});
+    const auto first = static_cast<std::int64_t>(begun.rows.size());
+    for (std::int64_t p = work.positions.start; p < work.positions.end; ++p) {
+      begun.rows.emplace_back(slot_of(work.blocks, p), at(work.rows, p - work.positions.start));
+    }
+    if (!work.wants_rows && !options_.publish_all) continue;
+    const auto end = static_cast<std::int64_t>(begun.rows.size());
+    if (!begun.wanted.empty() && begun.wanted.back().end == first) {
+      begun.wanted.back().end = end;
+    } else {
+      begun.wanted.push_back({first, end});
+    }
+  }
+}
+
+void Engine::run_work(Work& work, Step step) {
+  Run& run = *work.run;
+  if (work.prefill) {
+    run.next = work.positions.end;
+    return;
+  }
+  if (run.over && work.positions.start != run.next) {  // its scheduler was not told any more
+    work.positions = {run.next, run.next + work.positions.size()};
+    for (RowRef& row : work.rows) row = oracle_.make(step);
+  }
+  require(work.positions.start == run.next, "request {} computes position {} where {} is next",
+          work.request, work.positions.start, run.next);
+  work.accepted = draw(work.positions.size() - 1);
+  run.next += 1 + work.accepted;
+}
+
+void Engine::output(const Work& work) {
+  const bool samples = !work.prefill || work.positions.end == work.run->prefill;
+  if (work.run->over || !samples) return;
+  Request& request = requests_.at(work.request);
+  const std::int64_t tokens = std::min(1 + work.accepted, request.most - size(request.tokens));
+  for (std::int64_t i = 0; i < tokens; ++i) request.tokens.push_back(static_cast<int>(draw(1)));
+  if (!work.prefill) counts_[Event::rejected] += work.positions.size() - 1 - work.accepted;
+  ledger_.accept(request.id, size(request.tokens));
+  if (size(request.tokens) == request.most) return finish(request);
+  correct(request);
+  cache(request, size(request.tokens) - 1);
+}
+
+// The step of the request's that runs next begins where this one really ended.
+void Engine::correct(Request& request) {
+  request.computed = request.run->next;
+  for (InFlight& step : in_flight_) {
+    for (Work& work : step.work) {
+      if (work.run != request.run) continue;
+      const std::int64_t tokens = work.positions.size();
+      if (request.computed == request.run->next && work.positions.start != request.run->next) {
+        work.positions = {request.run->next, request.run->next + tokens};
+        ledger_.schedule(step.step, request.id, work.positions);
+        set_rows(request, work, step.step);
+        ++counts_[Event::corrected];
+      }
+      request.computed += tokens;
+    }
+  }
+}
+
+void Engine::drain() {
+  while (!in_flight_.empty()) {
+    until("a step", [this] { return land(); });
+  }
+}
+
+}  // namespace moetap::simulation

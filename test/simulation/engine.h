@@ -1,0 +1,258 @@
+// A scheduler that does to its requests whatever an engine can do, as the dice have it, and checks
+// each row that a ledger returns against an oracle. Its worker runs the steps later, knows alone
+// how many drafts were accepted, and goes on with requests that are over meanwhile.
+#pragma once
+
+#include <moetap/block_store.h>
+#include <moetap/ledger.h>
+#include <moetap/pending_rows.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "counts.h"
+#include "dice.h"
+#include "oracle.h"
+#include "worker.h"
+
+namespace moetap::simulation {
+
+inline constexpr int kBlock = 4;  // tokens
+
+struct EngineOptions {
+  static EngineOptions draw(Dice& dice);
+
+  // When rows of requests that are over are read: at once; later, with the blocks held; later, or
+  // early if a block is to be reused; or later, with no care at all.
+  enum class Reading { at_once, held, early, careless };
+
+  int num_blocks = 16;
+  int depth = 1;  // steps in flight
+  int most_drafts = 0;
+  Reading reading = Reading::at_once;
+  bool publish_all = true;   // also rows that nobody asked for
+  bool per_request = false;  // the worker keeps the rows, and hands over a request's at its end
+  int continued = 0;         // percent of the requests go on elsewhere after their prefill
+};
+
+// A request whose prefill another engine did, and the rows of that.
+struct Continuation {
+  std::vector<int> tokens;
+  Routes rows;
+};
+
+class Engine {
+ public:
+  // The reader is of the transport, the store (which may be null) of every engine.
+  struct Parts {
+    Dice& dice;
+    Counts& counts;
+    History& history;
+    Oracle& oracle;
+    Worker& worker;
+    std::unique_ptr<SlotReadTransport> reader;
+    // If per_request: a request's rows, or nothing if they have not come.
+    std::function<std::optional<Routes>(std::uint64_t, TokenRange)> take{};
+    BlockStore* store = nullptr;
+    std::map<std::vector<int>, RowRefs>* stored = nullptr;  // what is in it
+    std::function<void(Continuation)> go_on_elsewhere{};
+  };
+  Engine(EngineOptions options, Parts parts);
+
+  // Everything that happens between two steps, and one more step.
+  void tick();
+  // A request that began in another engine.
+  void continue_here(Continuation continuation) { waiting_.push_back(std::move(continuation)); }
+  // Some time passes, and what has come is taken in.
+  void let_go_on();
+  // Nothing comes any more. Goes on until nothing is left, and shows that nothing is.
+  void finish();
+
+ private:
+  using Reading = EngineOptions::Reading;
+  static constexpr Milliseconds kNow{0};
+
+  // A request's life until it is over or preempted, as the worker sees it.
+  struct Run {
+    std::int64_t next = 0;     // position to compute
+    std::int64_t prefill = 0;  // positions below are of tokens that are known from the start
+    bool over = false;
+  };
+  struct Request {
+    std::uint64_t id = 0;
+    std::vector<int> tokens;  // that stand
+    std::int64_t most = 0;    // tokens, then it is finished
+    std::int64_t start = 0;
+    bool wants_rows = true;
+    std::shared_ptr<Run> run;  // null: preempted
+    std::vector<BlockId> blocks;
+    std::int64_t computed = 0;     // by the steps so far, as the scheduler believes
+    std::int64_t hits = 0;         // positions below were not computed
+    std::int64_t elsewhere = 0;    // positions that need no computing, unknown to the ledger
+    RowRefs rows;                  // by position
+    std::optional<Routes> got;     // what its client has
+    std::optional<Routes> before;  // of another engine
+    bool goes_on = false;          // elsewhere
+    bool known_to_worker = false;  // some of it was scheduled
+  };
+  struct Work {  // of one request in one step
+    std::uint64_t request = 0;
+    std::shared_ptr<Run> run;
+    std::vector<BlockId> blocks;  // as they were
+    TokenRange positions;         // as the scheduler believes
+    RowRefs rows;
+    bool prefill = false;
+    bool wants_rows = true;
+    std::int64_t accepted = 0;  // drafts, once it ran
+  };
+  struct InFlight {
+    Step step = 0;
+    std::vector<Work> work;
+    std::optional<StepWork> begun;
+    std::vector<std::pair<std::uint64_t, RequestEnd>> ends;  // behind it
+  };
+  struct Put {  // was decided, and is not done yet
+    MovePlan move;
+    FillPlan fill;
+    RowRefs before, after;
+  };
+  // Of a request that is over.
+  struct Read {
+    RowPlan plan;
+    Oracle::Expected expected;
+    std::vector<RowState> at_end;                // of the request
+    std::optional<std::vector<RowState>> taken;  // as they were when they were taken early
+    std::function<void(Routes)> then;
+    bool by_request = false;
+  };
+  struct View {
+    RoutesView view;
+    Oracle::Expected expected;
+    std::vector<RowState> states;
+  };
+  struct Block {
+    int users = 0;
+    std::vector<int> key;  // of the cache, if it is in there
+    std::uint64_t used = 0;
+  };
+
+  std::int64_t draw(std::int64_t most) { return dice_.draw(most); }
+  bool chance(int percent) { return dice_.chance(percent); }
+  static Slot slot_of(const std::vector<BlockId>& blocks, std::int64_t position) {
+    return blocks.at(static_cast<std::size_t>(position / kBlock)) * kBlock + position % kBlock;
+  }
+  // Up to where the ledger was told of rows.
+  static std::int64_t known(const Request& request) { return request.computed - request.elsewhere; }
+  static std::int64_t size(const std::vector<int>& tokens) {
+    return static_cast<std::int64_t>(tokens.size());
+  }
+  Block& block(BlockId id) { return blocks_.at(static_cast<std::size_t>(id)); }
+  // Repeats try_it() until it is true, letting things go on; a deadlock is a failure.
+  template <class Try>
+  void until(const char* what, Try&& try_it);
+
+  // engine.cc: requests and steps
+  void arrive();
+  bool arrive_from_elsewhere(const Continuation& continuation);
+  bool place(Request& request, bool resumed, std::int64_t elsewhere);
+  void preempt(Request& request);
+  void finish(Request& request);
+  void abort(Request& request);
+  void end(Request& request);
+  void end_in_worker(std::uint64_t request, RequestEnd how);
+  void schedule();
+  Work next_work(const Request& request);
+  bool give_blocks(Request& request, std::int64_t end, std::vector<BlockId>& fresh);
+  void set_rows(Request& request, Work& work, Step step);
+  bool land();
+  void begin(InFlight& step);
+  void run_work(Work& work, Step step);
+  void output(const Work& work);
+  void correct(Request& request);
+  void drain();
+
+  // engine_blocks.cc: blocks, and what happens to them
+  std::vector<int> key_of(const Request& request, std::int64_t end) const;
+  std::vector<int> store_key(std::vector<int> key) const;
+  std::vector<BlockId> hit(const Request& request);
+  void cache(const Request& request, std::int64_t end);
+  void uncache(BlockId id);
+  bool usable(BlockId id);
+  std::optional<BlockId> take_block();
+  bool take_blocks(std::int64_t count, std::vector<BlockId>& taken);
+  void fill(Request& request);
+  void load(Request& request);
+  void before_put();
+  void move();
+  void copy();
+  void carry(MovePlan plan, const std::vector<BlockMove>& moves, Request* only);
+  void flush();
+  void forget();
+  void offload();
+  bool is_ready(const Put& put) {
+    return done_by(put.move.last_step) && done_by(put.fill.last_step);
+  }
+  bool done_by(Step step) { return step <= oracle_.taken_in(); }
+  void do_put();
+  void put_filled(const Put& put);
+  void put_moved(const Put& put);
+
+  // engine_reads.cc: when rows are read
+  void ask(Request& request);
+  Oracle::Expected expect(const Request& request, TokenRange range) const;
+  Oracle::Expected expect_block(BlockId id) const;
+  Routes read_now(const RowPlan& plan, const Oracle::Expected& expected);
+  void look_at(const RowPlan& plan, const Oracle::Expected& expected);
+  void drop_views();
+  void leave(const Request& request, RowPlan plan, Oracle::Expected expected);
+  void collect(std::size_t index);
+  void take(const Read& read);
+  void deliver(const Read& read, Routes routes);
+  void join(Routes before, const Routes& routes);
+  void count(const Routes& routes);
+
+  const EngineOptions options_;
+  Dice& dice_;
+  Counts& counts_;
+  History& history_;
+  Oracle& oracle_;
+  Worker& worker_;
+  BlockStore* store_;
+  std::map<std::vector<int>, RowRefs>* stored_;
+  std::function<std::optional<Routes>(std::uint64_t, TokenRange)> take_;
+  std::function<void(Continuation)> go_on_elsewhere_;
+  Ledger ledger_;
+  Reader reader_;
+  PendingRows pending_;
+
+  std::map<std::uint64_t, Request> requests_;
+  std::deque<Continuation> waiting_;
+  std::deque<InFlight> in_flight_;
+  std::set<std::uint64_t> scheduled_;  // in the step that is being made
+  std::vector<Block> blocks_;
+  std::map<std::vector<int>, BlockId> cache_;
+  std::deque<Put> puts_;
+  std::vector<Read> reads_;
+  std::vector<View> views_;
+  Step step_ = 0;
+  Step flushed_ = 0;
+  std::uint64_t requests_so_far_ = 0, uses_ = 0;
+  int weights_ = 0, flushes_ = 0;  // part of the cache's, of the store's keys
+};
+
+template <class Try>
+void Engine::until(const char* what, Try&& try_it) {
+  constexpr int kPatience = 500;
+  for (int i = 0; !try_it(); ++i) {
+    require(i < kPatience, "deadlock: {} does not happen", what);
+    let_go_on();
+  }
+}
+
+}  // namespace moetap::simulation

@@ -1,0 +1,57 @@
+// What happened in a simulation: its hash tells two runs apart, its text is for whoever replays
+// one. And how it ends if something is wrong.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+
+namespace moetap::simulation {
+
+// Something that must not happen did.
+class Failure : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+template <class... Arguments>
+void require(bool holds, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
+  if (!holds) throw Failure(fmt::format(text, std::forward<Arguments>(arguments)...));
+}
+
+// The call must be refused with this error.
+template <class Error, class Call>
+void require_refusal(const char* what, Call&& call) {
+  try {
+    call();
+  } catch (const Error&) {
+    return;
+  }
+  throw Failure(fmt::format("{} was not refused", what));
+}
+
+class History {
+ public:
+  explicit History(bool print = false) : print_(print) {}
+
+  template <class... Arguments>
+  void note(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
+    line_.clear();
+    fmt::format_to(std::back_inserter(line_), text, std::forward<Arguments>(arguments)...);
+    // FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/
+    for (const char c : line_) hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+    if (print_) std::puts(line_.c_str());
+  }
+
+  std::uint64_t hash() const { return hash_; }
+
+ private:
+  bool print_;
+  std::string line_;
+  std::uint64_t hash_ = 0xcbf29ce484222325;
+};
+
+}  // namespace moetap::simulation

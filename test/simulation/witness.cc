@@ -1,0 +1,77 @@
+#include "witness.h"
+
+#include <moetap/error.h>
+
+namespace moetap::simulation {
+
+Step Witness::last_step() {
+  const Step last = reader_->last_step();
+  oracle_.took_in(stage_, last);
+  return last;
+}
+
+void Witness::wait_for(Step step, Milliseconds limit) {
+  const bool* failed = oracle_.failed(stage_, step);
+  try {
+    reader_->wait_for(step, limit);
+  } catch (const StepFailed&) {
+    oracle_.took_in_until(stage_, step);
+    require(failed != nullptr && *failed, "stage {} says that step {} failed", stage_, step);
+    throw;
+  } catch (const TimeoutError&) {
+    last_step();
+    throw;
+  }
+  oracle_.took_in_until(stage_, step);
+  require(failed == nullptr || !*failed, "stage {} does not say that step {} failed", stage_, step);
+}
+
+void Witness::read(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                   std::span<std::byte> rows, std::span<RowState> states) {
+  look();
+  reader_->read(slots, windows, rows, states);
+}
+
+void Witness::stamps(std::span<const Slot> slots, std::span<Step> written) {
+  look();
+  reader_->stamps(slots, written);
+}
+
+std::optional<Lease> Witness::lend(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                                   std::span<const std::byte*> rows, std::span<RowState> states,
+                                   const std::string& holder) {
+  look();
+  return reader_->lend(slots, windows, rows, states, holder);
+}
+
+void Witness::put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+  look();
+  reader_->put(step, slots, rows);
+}
+
+Step RequestWitness::last_step() {
+  const Step last = reader_->last_step();
+  oracle_.took_in(0, last);
+  return last;
+}
+
+void RequestWitness::read(std::span<const Slot>, std::span<const StepWindow>, std::span<std::byte>,
+                          std::span<RowState>) {
+  throw Failure("rows by slot of a worker that keeps them by request");
+}
+
+void RequestWitness::put(Step, std::span<const Slot>, std::span<const std::byte>) {
+  throw Failure("a put to a worker that keeps rows by request");
+}
+
+std::optional<Routes> RequestWitness::take(std::uint64_t request, TokenRange range) {
+  Routes routes(shape(), range);
+  try {
+    reader_->take(request, range, routes.bytes(), routes.states(), Milliseconds(0));
+  } catch (const TimeoutError&) {
+    return std::nullopt;
+  }
+  return routes;
+}
+
+}  // namespace moetap::simulation

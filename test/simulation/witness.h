@@ -1,0 +1,67 @@
+// The scheduler's end of one stage of a worker, which tells the oracle what it took in.
+#pragma once
+
+#include <moetap/transport.h>
+
+#include <memory>
+#include <optional>
+
+#include "oracle.h"
+
+namespace moetap::simulation {
+
+class Witness final : public SlotReadTransport {
+ public:
+  // `shared`: the worker writes straight into what this end reads.
+  Witness(std::unique_ptr<SlotReadTransport> reader, int stage, bool shared, Oracle& oracle)
+      : reader_(std::move(reader)), stage_(stage), shared_(shared), oracle_(oracle) {}
+
+  const ModelShape& shape() const override { return reader_->shape(); }
+  std::int64_t num_slots() const override { return reader_->num_slots(); }
+  Step last_step() override;
+  void wait_for(Step step, Milliseconds limit) override;
+  void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
+            std::span<std::byte> rows, std::span<RowState> states) override;
+  void stamps(std::span<const Slot> slots, std::span<Step> written) override;
+  std::optional<Lease> lend(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                            std::span<const std::byte*> rows, std::span<RowState> states,
+                            const std::string& holder) override;
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override;
+
+ private:
+  void look() {
+    if (shared_) last_step();
+  }
+
+  std::unique_ptr<SlotReadTransport> reader_;
+  int stage_;
+  bool shared_;
+  Oracle& oracle_;
+};
+
+// The same of a worker that keeps the rows by request: only steps can be waited for, and no slot
+// can be read.
+class RequestWitness final : public SlotReadTransport {
+ public:
+  RequestWitness(std::unique_ptr<RequestReadTransport> reader, std::int64_t num_slots,
+                 Oracle& oracle)
+      : reader_(std::move(reader)), num_slots_(num_slots), oracle_(oracle) {}
+
+  const ModelShape& shape() const override { return reader_->shape(); }
+  std::int64_t num_slots() const override { return num_slots_; }
+  Step last_step() override;
+  void wait_for(Step step, Milliseconds limit) override { reader_->wait_for(step, limit); }
+  void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
+            std::span<std::byte> rows, std::span<RowState> states) override;
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override;
+
+  // Nothing if they have not come.
+  std::optional<Routes> take(std::uint64_t request, TokenRange range);
+
+ private:
+  std::unique_ptr<RequestReadTransport> reader_;
+  std::int64_t num_slots_;
+  Oracle& oracle_;
+};
+
+}  // namespace moetap::simulation
