@@ -178,6 +178,22 @@ TEST_F(LeftoversTest, H23ForeignNamesAreNotTouched) {
   EXPECT_TRUE(exists(strange));
 }
 
+TEST_F(LeftoversTest, H23WhatAStageOrPartLeftGoesToo) {
+  endpoint.stage = 2;
+  endpoint.part = 1;
+  ChildProcess dead([&] {
+    const ShmWriter writer(endpoint);
+    const ChannelProducer producer(endpoint);
+    _exit(0);
+  });
+  ASSERT_EQ(dead.join(), 0);
+  for (const std::string& name : {buffer_name(endpoint), ring_name(endpoint)}) {
+    reclaim(name);
+    EXPECT_FALSE(exists(name));
+  }
+  EXPECT_FALSE(std::filesystem::exists(lock_path(endpoint)));
+}
+
 // Killed before it could give its segment a size.
 TEST_F(LeftoversTest, H23AnEmptyLeftoverIsRemoved) {
   make_file(buffer, 0);

@@ -13,16 +13,30 @@
 #include "rank.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-// What MPI, and what it loads, still has when the program ends is not ours to free.
+#include <sanitizer/lsan_interface.h>
+
+// What MPI, and what it loads, holds is not ours to free.
 extern "C" const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() {
   return "leak:libmpi.so\nleak:libopen-rte.so\nleak:libopen-pal.so\nleak:libpmix\nleak:libevent\n"
          "leak:libhwloc\nleak:openmpi/lib\nleak:pmix2/lib\n";
 }
+// To tell who it was that called libc.
+extern "C" const char* __asan_default_options();
+extern "C" const char* __asan_default_options() { return "fast_unwind_on_malloc=0"; }
+extern "C" const char* __lsan_default_options();
+extern "C" const char* __lsan_default_options() { return "print_suppressions=0"; }
 #endif
 
 namespace moetap::test {
 namespace {
+
+// While MPI's modules are loaded: afterwards nobody knows what was whose.
+void find_leaks() {
+#if defined(__SANITIZE_ADDRESS__)
+  __lsan_do_leak_check();
+#endif
+}
 
 void say(int rank, const char* kind, const std::exception& error) {
   std::printf("rank %d: %s: %s\n", rank, kind, error.what());
@@ -93,6 +107,7 @@ int main_of(int argc, char** argv) {
     MPI_Barrier(MPI_COMM_WORLD);
   }
   MPI_Comm_free(&tp_ranks);
+  find_leaks();
   MPI_Finalize();
   return 0;
 }
