@@ -160,6 +160,7 @@ void RequestKeeper::keep(const ExpectedStep& step) {
     }
     token += count;
   }
+  MOETAP_POINT("hand-over kept");
   acquire();
   ring_.commit(step_descriptor(Descriptor::Kind::step_done, step.step, 0, step.fault));
 }
@@ -189,6 +190,7 @@ void RequestKeeper::hand_over(std::uint64_t request) {
                   .num_tokens = count,
                   .request = request,
                   .position = kept.position + handed_over_});
+    MOETAP_POINT("hand-over of rows");
   }
   acquire();
   ring_.commit({.kind = Descriptor::Kind::request_end, .num_tokens = total, .request = request});

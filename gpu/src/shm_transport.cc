@@ -7,6 +7,7 @@
 
 #include <exception>
 
+#include "../../lib/src/injection.h"
 #include "owner_name.h"
 #include "wanted_tokens.h"
 
@@ -50,6 +51,7 @@ class ShmTransport final : public CaptureTransport {
     cache_.snapshot(slot_mapping, rows, num_slots_, staging_.data(), stream, tokens);
     stream.copy(host_.data(), staging_.data(), StepRecordLayout(shape(), rows).bytes);
     stream.synchronize();
+    MOETAP_POINT("publish copied to the host");
 
     const StepRecordView record(shape(), rows, {host_.data(), host_.size()});
     if (const auto fault = fault_of(record, shape(), step_, num_slots_)) fail(record, *fault);

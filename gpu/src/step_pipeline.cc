@@ -69,6 +69,7 @@ void StepPipeline::publish(const Slot* slot_mapping, std::byte* record, Stream& 
   copies_->record(*staging.copied);
   copies_->call(&StepPipeline::arrive, &in_flight);
 
+  MOETAP_POINT("publish queued");
   ++num_published_;
   published_step_ = step_;
 }
@@ -84,6 +85,7 @@ void StepPipeline::arrive(void* in_flight) noexcept {
     self.failures_.emplace_back(arrived.step, *fault);
     self.any_failure_.store(true, std::memory_order_release);
   }
+  MOETAP_POINT("hand-over arrived");
   self.sink_({arrived.step, arrived.num_tokens, arrived.record, fault});
   self.arrived_.store(arrived.step, std::memory_order_release);
   self.num_arrived_.fetch_add(1, std::memory_order_release);

@@ -10,6 +10,7 @@
 #include <limits>
 #include <optional>
 
+#include "../../lib/src/injection.h"
 #include "names.h"
 #include "private_copy.h"
 #include "ring.h"
@@ -53,8 +54,11 @@ struct ChannelConsumer::State {
       : endpoint((from.validate(), from)),
         segment(attach(ring_name(from), Ring::bytes(from), from, kRingMagic, kRingVersion)),
         ring(segment.bytes(), from) {
+    MOETAP_POINT("attach opened");
     segment.claim_peer();  // before the counter is read: whoever had it has now stopped
+    MOETAP_POINT("attach claimed");
     released = ring.control().released.load(std::memory_order_acquire);
+    took_over = released != 0;
     ring.control().lent.write(0, {}, {});  // and what it had lent is not lent any more
   }
 
@@ -67,6 +71,7 @@ struct ChannelConsumer::State {
   Segment segment;
   Ring ring;
   std::uint64_t released = 0;  // own copy, which nobody else can write
+  bool took_over = false;
   Descriptor descriptor;
   std::optional<Item> item;
 };
@@ -87,6 +92,7 @@ const ChannelConsumer::Item* ChannelConsumer::peek() {
         s.segment.name(), waiting, s.ring.depth()));
   }
   s.descriptor = private_copy(s.ring.descriptor(s.released));
+  MOETAP_POINT("read peeked");
   check(s.descriptor, s.endpoint, s.segment.name());
   return &s.item.emplace(Item{s.descriptor, s.ring.record(s.released)});
 }
@@ -95,7 +101,9 @@ void ChannelConsumer::release() {
   State& s = *state_;
   if (!s.item) throw StateError("release() of a record that peek() did not return: call it first");
   s.item.reset();
+  MOETAP_POINT("read taken in");
   s.ring.control().released.store(++s.released, std::memory_order_release);
+  MOETAP_POINT("read released");
   wake(s.ring.control().freed);
 }
 
@@ -110,6 +118,8 @@ bool ChannelConsumer::wait(Milliseconds limit) {
     if (!producer_alive() || Clock::now() >= deadline) return ready();
   }
 }
+
+bool ChannelConsumer::took_over() const { return state_->took_over; }
 
 bool ChannelConsumer::producer_alive() const { return state_->segment.owner_alive(); }
 

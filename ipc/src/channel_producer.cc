@@ -27,6 +27,7 @@ struct ChannelProducer::State {
         ring(segment.bytes(), to) {
     new (&ring.control()) RingControl;
     ring.control().head.publish(to, kRingMagic, kRingVersion);
+    MOETAP_POINT("create published");
   }
 
   // Records that are not free. MismatchError if the consumer's counter is out of bounds: shared
@@ -91,6 +92,7 @@ std::span<std::byte> ChannelProducer::acquire() {
   if (!wait_until(s.ring.control().freed, deadline_after(s.endpoint.limit), has_room)) {
     s.throw_full();
   }
+  MOETAP_POINT("hand-over acquired");
   return s.ring.record(s.acquired.fetch_add(1, std::memory_order_relaxed));
 }
 
@@ -103,8 +105,10 @@ void ChannelProducer::commit(const Descriptor& descriptor) noexcept {
     std::abort();
   }
   s.ring.descriptor(number) = descriptor;
+  MOETAP_POINT("hand-over described");
   s.committed.store(number + 1, std::memory_order_release);
   s.ring.control().committed.store(number + 1, std::memory_order_release);
+  MOETAP_POINT("hand-over committed");
   wake(s.ring.control().published);  // the consumer, and wait_committed()
 }
 

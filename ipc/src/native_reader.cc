@@ -116,9 +116,11 @@ class NativeReader : public SlotReadTransport {
       const std::size_t n = std::min(most, slots.size() - first);
       let_writer_go_first();
       const auto held = lock_shared_within(lock_, limit_);
+      MOETAP_POINT("read locked");
       buffer_.copy_out(slots.subspan(first, n),
                        windows.size() == 1 ? windows : windows.subspan(first, n),
                        rows.subspan(first * row_bytes, n * row_bytes), states.subspan(first, n));
+      MOETAP_POINT("read copied");
     }
   }
 

@@ -42,8 +42,10 @@ class NativeSink : public ShmSink {
   void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
     {
       const auto held = hold();
+      MOETAP_POINT("publish locked");
       buffer_.scatter(step, slots, rows);
     }
+    MOETAP_POINT("publish unlocked");
     announce(step);
   }
 
@@ -92,6 +94,7 @@ class NativeSink : public ShmSink {
   // After the lock is free again, so that whoever wakes finds it so.
   void announce(Step step) {
     control_->last_step.store(step, std::memory_order_release);
+    MOETAP_POINT("publish announced");
     wake(control_->wake);
   }
 

@@ -23,6 +23,8 @@ class RecordStream {
   const Endpoint& endpoint() const { return endpoint_; }
   const std::string& name() const { return name_; }
   StepOutcomes& outcomes() { return outcomes_; }
+  // From a reader that is gone: what that one took in is not here.
+  bool took_over() const { return channel_.took_over(); }
 
   // Passes the oldest record to take_in(item) and frees it; false if there is none. The record
   // stays if take_in throws.

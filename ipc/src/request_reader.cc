@@ -9,6 +9,7 @@
 #include <array>
 #include <cstring>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "private_copy.h"
@@ -84,6 +85,7 @@ class RingRequestReader final : public RequestReadTransport {
                 std::span<RowState> states) const;
 
   RecordStream stream_;
+  bool may_be_cut_ = stream_.took_over();
   std::unordered_map<std::uint64_t, Collected> requests_;
   TakenRequests taken_;
 };
@@ -148,7 +150,11 @@ void RingRequestReader::add_chunk(const Item& item) {
 void RingRequestReader::complete(const Descriptor& descriptor) {
   const auto found = requests_.find(descriptor.request);
   const std::int64_t came = found == requests_.end() ? 0 : found->second.num_tokens;
-  if (came != descriptor.num_tokens || (found != requests_.end() && found->second.complete)) {
+  // The records of one request follow each other, so only the first to end can have begun before
+  // this reader took over; what an earlier one took in of it is missing.
+  const bool cut = std::exchange(may_be_cut_, false) && came < descriptor.num_tokens;
+  if ((came != descriptor.num_tokens && !cut) ||
+      (found != requests_.end() && found->second.complete)) {
     throw MismatchError(fmt::format(
         "{} ends request {} after {} rows, but {} came: its memory was overwritten, restart both "
         "ends",

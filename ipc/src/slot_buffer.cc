@@ -77,10 +77,13 @@ void SlotBuffer::scatter(Step step, std::span<const Slot> slots, std::span<const
   }
   check_write(limits_, static_cast<std::int64_t>(saved_.size()), slots, rows.size());
   mark(slots);
+  MOETAP_POINT("scatter marked");
   order_stores();
   copy_in(slots, rows.data());
+  MOETAP_POINT("scatter copied");
   order_stores();
   stamp(step, slots);
+  MOETAP_POINT("scatter stamped");
 }
 
 void SlotBuffer::put_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
@@ -92,6 +95,7 @@ void SlotBuffer::put_in(Step step, std::span<const Slot> slots, std::span<const 
       current = 0;
       order_stores();
       if (stored >= 0) std::memcpy(row(slot), from, limits_.row_bytes);
+      MOETAP_POINT("put copied");
       order_stores();
       if (stored >= 0) current = step;
     }
@@ -124,6 +128,7 @@ void SlotBuffer::copy_in(std::span<const Slot> slots, const std::byte* rows) {
       prefetch_row<1>(row(decode_slot(slots[i + run + kAhead - 1])), row_bytes);
     }
     std::memcpy(row(slots[i]), rows + i * row_bytes, run * row_bytes);
+    MOETAP_POINT("scatter copying");
     i += run;
   }
 }

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "../../lib/src/injection.h"
 #include "names.h"
 #include "private_copy.h"
 #include "shm_ends.h"
@@ -88,6 +89,7 @@ class WireReader : public SlotReadTransport {
     const std::size_t most = rows_per_hold(wire_row_bytes(shape_));
     for (std::size_t first = 0; first < slots.size(); first += most) {
       const auto held = lock_within(lock_, limit_);
+      MOETAP_POINT("read locked");
       for (std::size_t i = first; i < std::min(first + most, slots.size()); ++i) {
         states[i] = read_row(slots[i], rows.data() + i * row_bytes);
       }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "../../lib/src/injection.h"
 #include "names.h"
 #include "shm_ends.h"
 #include "slot_lists.h"
@@ -35,6 +36,7 @@ class WireSink : public ShmSink {
     check_write({num_slots_, shape_.row_bytes()}, max_tokens_, slots, rows.size());
     check_distinct(slots);
     const auto held = lock_within(lock_, limit_);
+    MOETAP_POINT("publish locked");
     for (std::size_t i = 0; i < slots.size();) {
       const std::size_t run = run_length(slots.subspan(i));
       if (slots[i] < 0) {
@@ -44,6 +46,7 @@ class WireSink : public ShmSink {
       }
       const std::size_t row_bytes = shape_.row_bytes();
       widen(shape_.id_type(), rows.subspan(i * row_bytes, run * row_bytes), row(slots[i]));
+      MOETAP_POINT("publish copying");
       i += run;
     }
   }

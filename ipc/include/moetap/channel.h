@@ -66,6 +66,9 @@ class ChannelConsumer {
   explicit ChannelConsumer(const Endpoint& endpoint);
   ~ChannelConsumer();
 
+  // Whether records had been released before it came.
+  bool took_over() const;
+
   // The oldest record not yet released, or null. Valid until release(). MismatchError for a
   // descriptor or counter that no producer of ours writes; the ring is unusable then.
   struct Item {
