@@ -28,13 +28,13 @@ Process::Process(const std::function<void()>& body) {
 }
 
 Process::~Process() {
-  if (pid_ == 0) return;
+  if (pid_ <= 0) return;  // -1 would be every process that there is
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
 }
 
 void Process::require_alive() {
-  if (pid_ != 0 && waitpid(pid_, nullptr, WNOHANG) == 0) return;
+  if (pid_ > 0 && waitpid(pid_, nullptr, WNOHANG) == 0) return;
   pid_ = 0;
   throw std::runtime_error("the benchmark's second process has ended");
 }

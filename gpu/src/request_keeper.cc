@@ -55,13 +55,12 @@ void RequestKeeper::expect(std::uint64_t number, Step step, std::span<const Requ
   ExpectedStep& next = expected(number);
   next.step = step;
   next.requests.assign(requests.begin(), requests.end());
-  num_expected_ = number + 1;
 }
 
-void RequestKeeper::end(std::uint64_t request, RequestEnd how) {
+void RequestKeeper::end(std::uint64_t request, RequestEnd how, std::uint64_t after) {
   {
     const std::lock_guard lock(mutex_);
-    ends_.push_back({request, how, num_expected_});
+    ends_.push_back({request, how, after});
   }
   wake_.notify_one();
 }
@@ -91,6 +90,11 @@ bool RequestKeeper::caught_up(Step step) const {
 std::string RequestKeeper::stalled() const {
   const std::lock_guard lock(mutex_);
   return stalled_;
+}
+
+bool RequestKeeper::is_broken() const {
+  const std::lock_guard lock(mutex_);
+  return broken_ != nullptr;
 }
 
 void RequestKeeper::throw_broken() const {

@@ -35,7 +35,8 @@ class RequestKeeper {
   // The worker's side. Says whose rows the record to arrive as the number-th (0, 1, 2 …) holds,
   // before it arrives; may be repeated.
   void expect(std::uint64_t number, Step step, std::span<const RequestSpan> requests);
-  void end(std::uint64_t request, RequestEnd how);
+  // `after` as many steps, not below what earlier calls named.
+  void end(std::uint64_t request, RequestEnd how, std::uint64_t after);
 
   // Does what can be done without waiting; nothing if there is a thread for that.
   void work();
@@ -50,7 +51,8 @@ class RequestKeeper {
   bool caught_up(Step step) const;
   // Why it is behind, if the scheduler is to blame.
   std::string stalled() const;
-  // Rethrows what ended the thread, if anything did.
+  // Whether anything ended the thread; rethrows it.
+  bool is_broken() const;
   void throw_broken() const;
 
  private:
@@ -89,7 +91,6 @@ class RequestKeeper {
   std::condition_variable wake_;
   bool stop_ = false;
   std::vector<ExpectedStep> steps_;  // used in turn: kept <= arrived <= expected <= kept + size
-  std::uint64_t num_expected_ = 0;
   std::uint64_t num_arrived_ = 0;
   std::uint64_t num_kept_ = 0;
   Step last_kept_ = 0;

@@ -42,6 +42,7 @@ class RequestTransport final : public CaptureTransport {
           step.step, tokens, step.num_tokens));
     }
     pipeline_.begin_step(step, dp_row, stream);
+    open_ = !(step.wanted && step.wanted->empty());  // else it is never published
     assign_wanted_spans(step, requests_);
   }
 
@@ -57,6 +58,7 @@ class RequestTransport final : public CaptureTransport {
     keeper_.expect(num_published_, pipeline_.open_step(), requests_);
     pipeline_.publish(slot_mapping, records_[num_published_ % records_.size()].data(), stream);
     ++num_published_;
+    open_ = false;
   }
 
   void finalize(Step step, Milliseconds limit) override {
@@ -67,7 +69,8 @@ class RequestTransport final : public CaptureTransport {
 
   void end_request(std::uint64_t request, RequestEnd how) override {
     keeper_.throw_broken();
-    keeper_.end(request, how);
+    // One that ends inside an open step has rows in that step too.
+    keeper_.end(request, how, num_published_ + (open_ ? 1 : 0));
     keeper_.work();
   }
 
@@ -81,10 +84,11 @@ class RequestTransport final : public CaptureTransport {
   void wait(Ready&& ready, Milliseconds limit, const std::string& what) {
     const auto done = [&] {
       keeper_.work();
-      return ready();
+      return ready() || keeper_.is_broken();
     };
-    if (pipeline_.wait_until(done, limit)) return;
+    const bool met = pipeline_.wait_until(done, limit);
     keeper_.throw_broken();
+    if (met) return;
     const std::string stalled = keeper_.stalled();
     throw TimeoutError(fmt::format(
         "waited {} ms {}: of {} published steps {} are in the worker's cache; {}", limit.count(),
@@ -96,6 +100,7 @@ class RequestTransport final : public CaptureTransport {
   std::vector<Buffer> records_;        // pinned; used in turn
   std::vector<RequestSpan> requests_;  // whose the open step's wanted tokens are
   std::uint64_t num_published_ = 0;
+  bool open_ = false;  // between begin_step() and publish()
   RequestKeeper keeper_;
   StepPipeline pipeline_;  // goes first: its callbacks use all of the above
 };

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "fork_guard.h"
+#include "system_limits.h"
 
 namespace moetap {
 namespace {
@@ -39,6 +40,9 @@ int open_lock_file(const std::filesystem::path& path, FileLock::Open how) {
     throw MismatchError(fmt::format(
         "lock file {} is a link or no regular file: remove it, or choose another directory",
         path.string()));
+  }
+  if (const std::string limit = limit_on_open(error); !limit.empty()) {
+    throw SystemError(error, fmt::format("cannot open lock file {}{}", path.string(), limit));
   }
   throw SystemError(error, fmt::format("cannot open lock file {}: its directory must exist and be "
                                        "writable, and the file this user's",

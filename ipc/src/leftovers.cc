@@ -27,8 +27,12 @@ namespace {
 namespace fs = std::filesystem;
 
 // shm_open follows no link, and sets close-on-exec.
-GuardedDescriptor open_shared(const std::string& name, int mode) {
-  return GuardedDescriptor(shm_open(name.c_str(), mode, 0));
+GuardedDescriptor open_shared(const std::string& name) {
+  return GuardedDescriptor(shm_open(name.c_str(), O_RDWR, 0));
+}
+
+bool same(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 bool ours(const struct stat& status) {
@@ -71,7 +75,7 @@ fs::path stored_lock_file(const std::string& name, int fd) {
 std::optional<SegmentInfo> describe(const std::string& name) {
   SegmentInfo info{.name = name};
   struct stat status {};
-  const GuardedDescriptor file = open_shared(name, O_RDWR);
+  const GuardedDescriptor file = open_shared(name);
   if (file.get() < 0 ? lstat(("/dev/shm" + name).c_str(), &status) != 0
                      : fstat(file.get(), &status) != 0) {
     return std::nullopt;
@@ -105,13 +109,14 @@ void for_each_name(Use&& use) {
 bool same_file(int a, int b) {
   struct stat of_a {};
   struct stat of_b {};
-  return fstat(a, &of_a) == 0 && fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
-         of_a.st_ino == of_b.st_ino;
+  return fstat(a, &of_a) == 0 && fstat(b, &of_b) == 0 && same(of_a, of_b);
 }
 
+// Without a descriptor: out of them, a name would seem to lead elsewhere for ever.
 bool leads_to(const std::string& name, int fd) {
-  const GuardedDescriptor now = open_shared(name, O_RDONLY);
-  return now.get() >= 0 && same_file(now.get(), fd);
+  struct stat now {};
+  struct stat own {};
+  return lstat(("/dev/shm" + name).c_str(), &now) == 0 && fstat(fd, &own) == 0 && same(now, own);
 }
 
 void remove_lock_file(const std::string& name, int fd) {
@@ -127,7 +132,7 @@ void remove_lock_file(const std::string& name, int fd) {
 
 bool reclaim(const std::string& name) {
   if (!name.starts_with(kOurPrefix)) return false;
-  const GuardedDescriptor file = open_shared(name, O_RDWR);
+  const GuardedDescriptor file = open_shared(name);
   struct stat status {};
   if (file.get() < 0 || fstat(file.get(), &status) != 0 || !ours(status)) return false;
   // An empty one too: who has just made it for itself finds that it lost its name, and starts

@@ -12,12 +12,13 @@
 #include <string>
 
 #include "control.h"
+#include "lock_times.h"
 #include "slot_buffer.h"
 
 namespace moetap {
 
 inline constexpr std::uint64_t kShmMagic = 0x6d6f'6574'6170'5348;  // "moetapSH"
-inline constexpr std::uint32_t kShmVersion = 1;
+inline constexpr std::uint32_t kShmVersion = 2;
 
 // Why a step has no rows. `step` is 0 while the entry is empty or being written.
 struct FailedStep {
@@ -45,6 +46,8 @@ struct alignas(64) ShmControl {
 
   // The writer could not have the lock at once: readers let it go first.
   std::atomic<std::uint32_t> writer_waits{0};
+
+  LongestTimes lock_times;
 };
 
 inline std::size_t native_bytes(const Endpoint& endpoint) {

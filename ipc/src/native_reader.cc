@@ -115,7 +115,8 @@ class NativeReader : public SlotReadTransport {
     for (std::size_t first = 0; first < slots.size(); first += most) {
       const std::size_t n = std::min(most, slots.size() - first);
       let_writer_go_first();
-      const auto held = lock_shared_within(lock_, limit_);
+      const TimedHold held(control_->lock_times.readers,
+                           [this] { return lock_shared_within(lock_, limit_); });
       MOETAP_POINT("read locked");
       buffer_.copy_out(slots.subspan(first, n),
                        windows.size() == 1 ? windows : windows.subspan(first, n),
@@ -143,7 +144,8 @@ class NativeReader : public SlotReadTransport {
     for (std::size_t first = 0; first < slots.size(); first += most) {
       const std::size_t n = std::min(most, slots.size() - first);
       let_writer_go_first();
-      const auto held = lock_within(lock_, limit_);
+      const TimedHold held(control_->lock_times.readers,
+                           [this] { return lock_within(lock_, limit_); });
       buffer_.put_in(step, slots.subspan(first, n), rows.subspan(first * row_bytes, n * row_bytes));
     }
   }

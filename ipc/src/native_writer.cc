@@ -41,7 +41,7 @@ class NativeSink : public ShmSink {
 
   void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
     {
-      const auto held = hold();
+      const TimedHold held(control_->lock_times.writer, [this] { return hold(); });
       MOETAP_POINT("publish locked");
       buffer_.scatter(step, slots, rows);
     }
@@ -51,12 +51,14 @@ class NativeSink : public ShmSink {
 
   void fail(Step step, std::span<const Slot> slots, const std::string& reason) override {
     {
-      const auto held = hold();
+      const TimedHold held(control_->lock_times.writer, [this] { return hold(); });
       buffer_.invalidate(slots);
       note(step, reason);
     }
     announce(step);
   }
+
+  LockTimes lock_times() const override { return control_->lock_times.read(); }
 
  private:
   // The path, once it is in the control block: whoever finds this process dead then removes the
@@ -79,7 +81,15 @@ class NativeSink : public ShmSink {
       std::atomic<std::uint32_t>& waits;
       ~Done() { waits.store(0, std::memory_order_relaxed); }
     } const done{control_->writer_waits};
-    return lock_within(lock_, limit_);
+    try {
+      return lock_within(lock_, limit_);
+    } catch (const TimeoutError& error) {
+      const auto us = [](std::chrono::nanoseconds time) { return time.count() / 1000; };
+      const LockTimes times = lock_times();
+      throw TimeoutError(fmt::format(
+          "{}. Until now readers held it for at most {} us, and this worker waited at most {} us",
+          error.what(), us(times.reader_hold), us(times.writer_wait)));
+    }
   }
 
   void note(Step step, const std::string& reason) {

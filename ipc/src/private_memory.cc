@@ -7,14 +7,16 @@
 
 #include <cerrno>
 
+#include "system_limits.h"
+
 namespace moetap {
 
 PrivateMemory::PrivateMemory(std::size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
-    throw SystemError(errno, fmt::format("no {} bytes of memory for the reader's slot buffer: "
-                                         "configure fewer slots or raise the memory limit",
-                                         bytes));
+    const int error = errno;
+    throw SystemError(error, fmt::format("cannot map {} bytes for the reader's slot buffer{}",
+                                         bytes, limit_on_map(error, bytes)));
   }
   madvise(data, bytes, MADV_HUGEPAGE);  // a wish: a kernel without huge pages works too
   bytes_ = {static_cast<std::byte*>(data), bytes};

@@ -19,6 +19,7 @@
 #include "claim.h"
 #include "fork_guard.h"
 #include "leftovers.h"
+#include "system_limits.h"
 
 namespace moetap {
 namespace {
@@ -78,7 +79,13 @@ void check_ours(int fd, const std::string& name) {
         "another instance name",
         name));
   }
-  throw SystemError(error, fmt::format("cannot open shared memory {}", name));
+  if (error == ELOOP) {
+    throw MismatchError(fmt::format(
+        "/dev/shm{} is a symbolic link, which is not followed: see who made it, and remove it",
+        name));
+  }
+  throw SystemError(error,
+                    fmt::format("cannot open shared memory {}{}", name, limit_on_open(error)));
 }
 
 template <class Mode>
@@ -95,10 +102,15 @@ bip::shared_memory_object open_object(Mode mode, const std::string& name) {
 }
 
 bip::mapped_region map_whole(const bip::shared_memory_object& object, const std::string& name) {
+  bip::offset_t size = 0;
+  object.get_size(size);
+  const auto bytes = static_cast<std::size_t>(size);
   try {
     return {object, bip::read_write};
   } catch (const bip::interprocess_exception& error) {
-    throw SystemError(error.get_native_error(), fmt::format("cannot map shared memory {}", name));
+    const int code = error.get_native_error();
+    throw SystemError(
+        code, fmt::format("cannot map shared memory {}{}", name, limit_on_map(code, bytes)));
   }
 }
 
@@ -114,6 +126,7 @@ bip::mapped_region map_whole(const bip::shared_memory_object& object, const std:
 
 // Sets the size and backs every page of it now, so that no later access can fail for want of room.
 void reserve(int fd, const std::string& name, std::size_t bytes) {
+  require_file_size(bytes, fmt::format("shared memory {}", name));
   struct statvfs system {};
   if (fstatvfs(fd, &system) != 0) {
     throw SystemError(errno, fmt::format("cannot examine the file system of {}", name));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <moetap/endpoint.h>
+#include <moetap/shm_writer.h>
 #include <moetap/transport.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@ class ShmSink {
   virtual ~ShmSink() = default;
   virtual void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) = 0;
   virtual void fail(Step step, std::span<const Slot> slots, const std::string& reason) = 0;
+  virtual LockTimes lock_times() const = 0;
 };
 
 std::unique_ptr<ShmSink> make_native_sink(const Endpoint& endpoint);

@@ -39,4 +39,6 @@ void ShmWriter::fail(Step step, std::span<const Slot> slots, const std::string& 
   state_->last_step = step;
 }
 
+LockTimes ShmWriter::lock_times() const { return state_->sink->lock_times(); }
+
 }  // namespace moetap

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../../lib/src/injection.h"
+#include "lock_times.h"
 #include "names.h"
 #include "shm_ends.h"
 #include "slot_lists.h"
@@ -35,7 +36,7 @@ class WireSink : public ShmSink {
   void publish(Step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
     check_write({num_slots_, shape_.row_bytes()}, max_tokens_, slots, rows.size());
     check_distinct(slots);
-    const auto held = lock_within(lock_, limit_);
+    const TimedHold held(times_.writer, [this] { return lock_within(lock_, limit_); });
     MOETAP_POINT("publish locked");
     for (std::size_t i = 0; i < slots.size();) {
       const std::size_t run = run_length(slots.subspan(i));
@@ -52,11 +53,13 @@ class WireSink : public ShmSink {
   }
 
   void fail(Step, std::span<const Slot> slots, const std::string&) override {
-    const auto held = lock_within(lock_, limit_);
+    const TimedHold held(times_.writer, [this] { return lock_within(lock_, limit_); });
     for (const Slot stored : slots) {
       if (const Slot slot = decode_slot(stored); slot < num_slots_) erase(slot);
     }
   }
+
+  LockTimes lock_times() const override { return times_.read(); }
 
  private:
   // The layout has no stamps to mark, so a bit a slot lies here.
@@ -84,6 +87,7 @@ class WireSink : public ShmSink {
   Segment segment_;
   WireId* ids_;
   std::vector<bool> seen_;
+  LongestTimes times_;  // no other process can add to it
 };
 
 }  // namespace

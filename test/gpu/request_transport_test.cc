@@ -2,12 +2,14 @@
 #include <moetap/error.h>
 #include <moetap/reader.h>
 #include <moetap/readers.h>
+#include <moetap/segment.h>
 #include <moetap/transports.h>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <set>
 #include <string>
 #include <thread>
@@ -16,7 +18,9 @@
 #include "devices.h"
 #include "engine.h"
 #include "message_of.h"
+#include "names.h"
 #include "request_scenario.h"
+#include "ring.h"
 #include "test_endpoint.h"
 
 namespace moetap::test {
@@ -204,6 +208,36 @@ TEST_P(RequestTransportOn, OnlyARequestThatAskedHandsAnythingOver) {
     reader.take(2, {0, 5}, Milliseconds(0));
   });
   EXPECT_TRUE(contains(never, "request 2 (one that no step wanted a token of has none)")) << never;
+}
+
+// An aborted one would be made anew by the step's rows, and never go.
+TEST_P(RequestTransportOn, ARequestThatEndsInsideAStepHasThatStepsRows) {
+  const Scenario scenario(Router{endpoint.shape}, steps_of_one_request(2));
+  const auto device = GetParam()();
+  Engine engine(*device, scenario, transport(*device), {});
+  RequestReader reader(make_request_reader(endpoint));
+  engine.run(scenario.steps[0]);
+  engine.begin(scenario.steps[1]);
+  engine.end_request(1, RequestEnd::finished);
+  engine.publish(scenario.steps[1]);
+  engine.finish();
+  expect_request(reader, all_rows(scenario));
+}
+
+TEST_F(RequestTransport, ABrokenRingIsAnErrorLongBeforeTheTimeLimit) {
+  const Scenario scenario(Router{endpoint.shape}, steps_of_one_request(1));
+  const auto device = make_host_device();
+  Engine engine(*device, scenario, transport(*device), {});
+  const Segment ring = Segment::open(ring_name(endpoint));
+  Ring(ring.bytes(), endpoint).control().released = 1'000'000;
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(
+      {
+        engine.run(scenario.steps[0]);
+        engine.finish(2 * kPatience);
+      },
+      MismatchError);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kPatience);
 }
 
 TEST_F(RequestTransport, DeviceThatIsBehindIsAnErrorThatBlamesIt) {

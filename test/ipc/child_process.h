@@ -45,6 +45,13 @@ class ChildProcess {
     return in_time ? reap() : -1;
   }
 
+  bool ended() const {
+    siginfo_t info{};
+    return reaped_ ||
+           (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+            info.si_pid != 0);
+  }
+
   // As a crash: nothing of the child's runs any more.
   void kill() {
     if (reaped_) return;

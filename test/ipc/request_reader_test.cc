@@ -284,5 +284,23 @@ TEST_F(RequestReaderInTwoProcesses, ATakeFromAWorkerThatDiesEndsAtOnceAndSaysSo)
   EXPECT_TRUE(contains(text, "died")) << text;
 }
 
+// The reader before it had taken in a part of a request.
+TEST_F(RequestReaderTest, OneThatTakesOverInTheMiddleOfARequestHasTheRest) {
+  chunk(7, 0, present(4));
+  reader->last_step();
+  reader.reset();
+  chunk(7, 4, present(3));
+  end(7, 7);
+  reader = make_request_reader(endpoint);
+  std::vector<std::byte> rows(7 * endpoint.shape.row_bytes());
+  std::vector<RowState> states(7);
+  reader->take(7, {0, 7}, rows, states, kPatience);
+  EXPECT_EQ(std::ranges::count(states, RowState::missing), 4);
+  EXPECT_EQ(std::ranges::count(std::span(states).subspan(4), RowState::present), 3);
+  // No other can have lost rows.
+  end(8, 2);
+  EXPECT_THROW(reader->last_step(), MismatchError);
+}
+
 }  // namespace
 }  // namespace moetap

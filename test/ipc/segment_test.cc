@@ -170,6 +170,23 @@ TEST_F(SegmentTest, AnotherUsersSegmentIsAMismatch) {
   EXPECT_THROW(Segment::create(name, kBytes), MismatchError);
 }
 
+TEST_F(SegmentTest, FollowsNoLinkAndTakesNothingThatOthersMayWriteTo) {
+  const std::string target = name + "_target";
+  const Segment precious = Segment::create(target, kBytes);
+  std::filesystem::create_symlink("/dev/shm" + target, file());
+  EXPECT_THROW(Segment::open(name), MismatchError);
+  EXPECT_THROW(Segment::create(name, kBytes), MismatchError);
+  std::filesystem::remove(file());
+  const Segment segment = Segment::create(name, kBytes);
+  for (const mode_t others : {S_IWGRP, S_IWOTH}) {
+    ASSERT_EQ(chmod(file().c_str(), 0600 | others), 0);
+    EXPECT_THROW(Segment::open(name), MismatchError);
+    EXPECT_THROW(Segment::create(name, kBytes), MismatchError);
+  }
+  ASSERT_EQ(chmod(file().c_str(), 0644), 0);
+  EXPECT_EQ(Segment::open(name).bytes().size(), kBytes);
+}
+
 TEST_F(SegmentTest, RefusesNamesAndSizesThatCannotBe) {
   for (const char* bad : {"", "/", "no_slash", "/a/b", "/..\n", "/a b"}) {
     EXPECT_THROW(Segment::create(bad, kBytes), ArgumentError) << bad;

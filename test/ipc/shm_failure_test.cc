@@ -148,6 +148,8 @@ TEST_F(ShmFailure, H24ALockThatIsNotGivenBackEndsInAnErrorThatNamesFileAndHolder
                               message_of<TimeoutError>([&] { state_of(*reader, 1); })}) {
     EXPECT_TRUE(contains(message, path.string())) << message;
   }
+  const std::string told = message_of<TimeoutError>([&] { publish(writer, 2, {1}); });
+  EXPECT_TRUE(contains(told, "readers held it for at most")) << told;
   EXPECT_EQ(reader->last_step(), 1u);
   stuck.kill();
   EXPECT_EQ(state_of(*reader, 1, {1, 1}), RowState::present);
@@ -208,6 +210,30 @@ TEST_F(ScribbledBuffer, ABufferThatIsStillBeingMadeIsWaitedFor) {
   control.head.magic = 0;
   const std::string message = message_of<TimeoutError>([&] { make_shm_reader(hasty()); });
   EXPECT_TRUE(contains(message, buffer_name(endpoint))) << message;
+}
+
+TEST_F(ShmFailure, H24TheLongestWaitAndHoldsAreReported) {
+  ShmWriter writer(endpoint);
+  EXPECT_EQ(writer.lock_times().writer_hold, std::chrono::nanoseconds(0));
+  Signal held;
+  ChildProcess other([&] {
+    FileLock lock(lock_path(endpoint));
+    lock.lock();
+    held.raise();
+    usleep(30'000);
+  });
+  held.wait();
+  publish(writer, 1, {1});
+  EXPECT_EQ(other.join(), 0);
+  EXPECT_EQ(writer.lock_times().reader_hold, std::chrono::nanoseconds(0));
+  ChildProcess reading(
+      [&] { EXPECT_EQ(state_of(*make_shm_reader(endpoint), 1), RowState::present); });
+  EXPECT_EQ(reading.join(), 0);
+  const LockTimes times = writer.lock_times();
+  EXPECT_GT(times.writer_wait, Milliseconds(15));
+  EXPECT_GT(times.writer_hold, std::chrono::nanoseconds(0));
+  EXPECT_GT(times.reader_hold, std::chrono::nanoseconds(0));
+  EXPECT_GT(times.reader_wait, std::chrono::nanoseconds(0));
 }
 
 TEST_F(ShmFailure, H24AWriterThatMustWaitSaysSoUntilItHasTheLock) {

@@ -3,12 +3,22 @@
 
 #include <moetap/endpoint.h>
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
 
 namespace moetap {
+
+// The longest that the buffer's lock was waited for and held since the buffer was made (H24). A
+// reader that has it at this moment counts when it gives it back.
+struct LockTimes {
+  std::chrono::nanoseconds writer_wait{0};
+  std::chrono::nanoseconds writer_hold{0};
+  std::chrono::nanoseconds reader_wait{0};  // of all readers; wire layout: not known
+  std::chrono::nanoseconds reader_hold{0};
+};
 
 class ShmWriter {
  public:
@@ -19,11 +29,13 @@ class ShmWriter {
   // Scatters narrow rows by slot under the lock and makes `step` visible. A slot stored as ~slot is
   // marked missing. RangeError for a slot outside the buffer, ArgumentError for a slot that comes
   // twice or a step that is not above the last; nothing is changed then. TimeoutError if the lock
-  // cannot be had within endpoint.limit.
+  // cannot be had within endpoint.limit, with the process that holds it and lock_times().
   void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
   // Makes it visible that `step` failed; the rows of those of `slots` that exist become missing.
   void fail(Step step, std::span<const Slot> slots, const std::string& reason);
+
+  LockTimes lock_times() const;
 
  private:
   struct State;

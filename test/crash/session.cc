@@ -1,0 +1,202 @@
+#include "session.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "child_process.h"
+#include "shared_object.h"
+#include "temporary_directory.h"
+
+namespace moetap::crash {
+namespace {
+
+namespace fs = std::filesystem;
+using test::ChildProcess;
+
+constexpr Step kVictimSteps = 12;
+constexpr std::uint32_t kEnough = 3;  // steps verified
+
+bool is(const Case& c, std::string_view prefix) {
+  return c.point != nullptr && std::string_view(c.point).starts_with(prefix);
+}
+
+class Session {
+ public:
+  Session(const Case& c, std::uint64_t seed)
+      : setup_{c,
+               seed,
+               {.instance = fmt::format("crash-{}-{}", getpid(), ++sessions_),
+                .shape = ModelShape::uniform(3, 2, 65536),
+                .num_slots = 64,
+                .max_tokens = 8,
+                .ring_depth = 3,
+                .layout = c.transport == Transport::wire ? ShmLayout::wire : ShmLayout::native,
+                .limit = Milliseconds(2000)}} {}
+
+  Outcome run(int kills) {
+    if (setup_.kill.side == Side::worker) {
+      kill_workers(kills);
+    } else {
+      kill_readers(kills);
+    }
+    expect_nothing_left();
+    outcome_.rows = shared_->rows;
+    return outcome_;
+  }
+
+ private:
+  void kill_workers(int kills) {
+    ChildProcess reader([&] { run_reader(setup_, *shared_, static_cast<int>(kForEver)); });
+    for (int i = 0; i < kills && !testing::Test::HasFailure(); ++i) {
+      if (is(setup_.kill, "reclaim")) leave_one_behind();
+      kill_worker(i, reader);
+    }
+    const std::uint32_t generation = ++generation_;
+    ChildProcess last([&] { run_worker(setup_, *shared_, generation, kForEver, false); });
+    wait_until([&] { return shared_->attached == generation && shared_->verified >= kEnough; },
+               reader, "rows of the last worker");
+    shared_->stop = true;
+    expect_ended(last.join(), "the last worker");
+    expect_ended(reader.join(), "the reader");
+  }
+
+  void kill_worker(int number, const ChildProcess& reader) {
+    const std::uint32_t generation = ++generation_;
+    const int passing = draw_passing(number);
+    const bool early = is(setup_.kill, "create") || is(setup_.kill, "reclaim");
+    ChildProcess victim([&] {
+      kill_here(setup_.kill, passing);
+      const Step steps = setup_.kill.point == nullptr ? kForEver : kVictimSteps;
+      run_worker(setup_, *shared_, generation, steps, early);
+    });
+    const bool killed = end(victim, number);
+    shared_->killed_at_point[generation] = killed;
+    shared_->dead = generation;
+    // Who saw it must see its end.
+    if (setup_.kill.transport == Transport::wire || shared_->attached != generation) return;
+    wait_until([&] { return shared_->lost >= generation; }, reader, "the reader to notice");
+  }
+
+  void kill_readers(int kills) {
+    const std::uint32_t generation = ++generation_;
+    ChildProcess worker([&] { run_worker(setup_, *shared_, generation, kForEver, true); });
+    for (int i = 0; i < kills && !testing::Test::HasFailure(); ++i) {
+      const int passing = draw_passing(i);
+      ChildProcess victim([&] {
+        kill_here(setup_.kill, passing);
+        arm();
+        const Step steps = setup_.kill.point == nullptr ? kForEver : kVictimSteps;
+        run_reader(setup_, *shared_, static_cast<int>(steps));
+      });
+      end(victim, i);
+    }
+    shared_->verified = 0;
+    ChildProcess last([&] { run_reader(setup_, *shared_, static_cast<int>(kForEver)); });
+    wait_until([&] { return shared_->verified >= kEnough; }, last, "rows for the last reader");
+    shared_->stop = true;
+    expect_ended(worker.join(), "the worker");
+    expect_ended(last.join(), "the last reader");
+  }
+
+  // What a worker leaves that is killed before any reader knows of it.
+  void leave_one_behind() {
+    Setup setup = setup_;
+    setup.kill.point = "create published";
+    const std::uint32_t generation = ++generation_;
+    ChildProcess worker([&] {
+      kill_here(setup.kill, 1);
+      run_worker(setup, *shared_, generation, 1, true);
+    });
+    worker.join();
+    shared_->dead = generation;
+  }
+
+  // Of a victim: killed as meant, or not at all if it did not pass there so often.
+  bool end(ChildProcess& victim, int number) {
+    if (setup_.kill.point == nullptr) {
+      usleep(static_cast<useconds_t>(mix(setup_.seed + 1, static_cast<std::uint64_t>(number)) %
+                                     20'000));
+      ::kill(victim.pid(), SIGKILL);
+    }
+    const int status = victim.join();
+    const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    if (!killed) expect_ended(status, "a victim");
+    outcome_.killed += static_cast<int>(killed);
+    return killed;
+  }
+
+  void expect_ended(int status, const char* who) const {
+    EXPECT_EQ(status, 0) << who
+                         << (status == -1                    ? " does not end"
+                             : WIFSIGNALED(status)           ? " died of a signal"
+                             : WEXITSTATUS(status) == kWrong ? " found something wrong"
+                                                             : " failed");
+  }
+
+  template <class Ready>
+  void wait_until(Ready&& ready, const ChildProcess& reader, const char* what) const {
+    for (int waited = 0; !ready(); ++waited) {
+      ASSERT_LT(waited, 5 * test::kPatienceMs) << "waited for " << what;
+      ASSERT_FALSE(reader.ended()) << "waited for " << what << ", but the reader has ended";
+      usleep(200);
+    }
+  }
+
+  int draw_passing(int number) const {
+    return 1 + static_cast<int>(mix(setup_.seed, static_cast<std::uint64_t>(number)) %
+                                static_cast<std::uint64_t>(setup_.kill.most_passings));
+  }
+
+  void expect_nothing_left() const {
+    for (const auto& file : fs::directory_iterator("/dev/shm")) {
+      EXPECT_EQ(file.path().string().find(setup_.endpoint.instance + "_"), std::string::npos)
+          << file.path();
+    }
+    for (const auto& file : fs::recursive_directory_iterator(directory_.path())) {
+      // vLLM leaves the wire layout's lock file too: another process may be about to open it.
+      const bool wire = setup_.kill.transport == Transport::wire;
+      EXPECT_TRUE(file.is_directory() || (wire && file.path().extension() == ".lock"))
+          << file.path();
+    }
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
+    EXPECT_EQ(errno, ECHILD);
+  }
+
+  static constexpr Step kForEver = 1'000'000'000;
+  inline static int sessions_ = 0;
+
+  const test::TemporaryDirectory directory_;
+  const test::ScopedVariable tmpdir_{"TMPDIR", directory_.path()};
+  const test::ScopedVariable runtime_{"XDG_RUNTIME_DIR", std::nullopt};
+  const Setup setup_;
+  const test::SharedObject<Shared> shared_;
+  std::uint32_t generation_ = 0;
+  Outcome outcome_;
+};
+
+// Whatever happened before.
+void remove_all_of(const std::string& prefix) {
+  std::error_code ignored;
+  for (const auto& file : fs::directory_iterator("/dev/shm", ignored)) {
+    if (file.path().filename().string().find(prefix) != std::string::npos) {
+      fs::remove(file.path(), ignored);
+    }
+  }
+}
+
+}  // namespace
+
+Outcome run_session(const Case& c, std::uint64_t seed, int kills) {
+  const Outcome outcome = Session(c, seed).run(kills);
+  if (testing::Test::HasFailure()) remove_all_of(fmt::format("crash-{}-", getpid()));
+  return outcome;
+}
+
+}  // namespace moetap::crash

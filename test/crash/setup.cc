@@ -1,0 +1,76 @@
+#include "setup.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <numeric>
+
+#include "injection.h"
+
+namespace moetap::crash {
+namespace {
+
+std::atomic<bool> armed{false};
+
+}  // namespace
+
+std::string name_of(const Case& c) {
+  constexpr const char* transports[] = {"shm", "wire", "device", "request"};
+  return fmt::format("{} {} {}", transports[static_cast<int>(c.transport)],
+                     c.side == Side::worker ? "worker" : "reader",
+                     c.point == nullptr ? "anywhere" : c.point);
+}
+
+std::uint64_t mix(std::uint64_t seed, std::uint64_t number) {  // splitmix64
+  std::uint64_t x = seed + (number + 1) * 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+std::vector<Slot> slots_of_step(std::uint64_t seed, Step step) {
+  const std::uint64_t random = mix(seed, step);
+  const std::uint64_t stride = random % 2 == 0 ? 1 : 2 * (random / 2 % 16) + 1;  // odd: distinct
+  std::vector<Slot> slots(1 + random / 64 % 8);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    slots[i] = static_cast<Slot>((random / 512 + i * stride) % kFirstPutSlot);
+  }
+  return slots;
+}
+
+Row row_of(std::uint32_t generation, Step step, Slot slot) {
+  const std::uint64_t hash = mix(mix(generation, step & 0xffff), static_cast<std::uint64_t>(slot));
+  const auto low = [](std::uint64_t value) { return static_cast<std::uint16_t>(value); };
+  return {low(generation), low(step),       low(static_cast<std::uint64_t>(slot)),
+          low(hash),       low(hash >> 16), low(hash >> 32)};
+}
+
+void wrong(const Setup& setup, const std::string& what) {
+  std::fprintf(stderr, "crash test, %s, seed %llu: %s\n", name_of(setup.kill).c_str(),
+               static_cast<unsigned long long>(setup.seed), what.c_str());
+  _exit(kWrong);
+}
+
+void check_in_time(const Setup& setup, std::chrono::steady_clock::time_point began,
+                   const std::string& what) {
+  const auto waited = std::chrono::steady_clock::now() - began;
+  if (waited < setup.endpoint.limit + std::chrono::seconds(20)) return;
+  wrong(setup, fmt::format("waited {} ms, limit {} ms, before: {}",
+                           std::chrono::duration_cast<Milliseconds>(waited).count(),
+                           setup.endpoint.limit.count(), what));
+}
+
+void kill_here(const Case& c, int passing) {
+  if (c.point == nullptr) return;
+  static std::atomic<int> passed{0};
+  injection::on_point([point = c.point, passing](std::string_view reached) {
+    if (reached != point || !armed) return;
+    if (passed.fetch_add(1) + 1 == passing) ::kill(getpid(), SIGKILL);
+  });
+}
+
+void arm() { armed = true; }
+
+}  // namespace moetap::crash

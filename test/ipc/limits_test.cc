@@ -1,0 +1,165 @@
+// Limits of the system, each run into for real by a child that lowers it for itself.
+#include <moetap/error.h>
+#include <moetap/file_lock.h>
+#include <moetap/segment.h>
+#include <moetap/shm_writer.h>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "child_process.h"
+#include "message_of.h"
+#include "segment_test.h"
+#include "shm_test.h"
+#include "system_limits.h"
+
+namespace moetap {
+namespace {
+
+using test::ChildProcess;
+using test::contains;
+using test::message_of;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;  // a sanitizer needs more of everything than is allowed here
+#else
+constexpr bool kSanitized = false;
+#endif
+
+class LimitsTest : public test::SegmentTest {
+ protected:
+  static void lower(__rlimit_resource_t resource, rlim_t limit) {
+    rlimit now{};
+    ASSERT_EQ(getrlimit(resource, &now), 0);
+    now.rlim_cur = limit;
+    ASSERT_EQ(setrlimit(resource, &now), 0);
+  }
+  // The message of the error that the creation of the segment ends with, which leaves nothing.
+  std::string refusal(std::size_t bytes) const {
+    const std::string message = message_of<SystemError>([&] { Segment::create(name, bytes); });
+    EXPECT_FALSE(std::filesystem::exists(file()));
+    return message;
+  }
+};
+
+TEST_F(LimitsTest, OpenFilesOfTheProcess) {
+  ChildProcess child([&] {
+    lower(RLIMIT_NOFILE, 64);
+    std::vector<int> open;
+    for (int fd = dup(0); fd >= 0; fd = dup(0)) open.push_back(fd);
+    // However few are left it is an error that says so, and no endless attempt.
+    std::string message;
+    for (int left = 0; left < 3; ++left) {
+      try {
+        Segment::create(name, test::kBytes);
+      } catch (const SystemError& error) {
+        message = error.what();
+        EXPECT_EQ(error.code().value(), EMFILE);
+        EXPECT_TRUE(contains(message, "64 (RLIMIT_NOFILE)")) << message;
+      }
+      EXPECT_FALSE(std::filesystem::exists(file()));
+      EXPECT_TRUE(left != 0 || !message.empty());
+      close(open.back());
+      open.pop_back();
+    }
+    while (dup(0) >= 0) {
+    }
+    message = message_of<SystemError>([&] { FileLock("/tmp/moetap_none"); });
+    EXPECT_TRUE(contains(message, "RLIMIT_NOFILE")) << message;
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST_F(LimitsTest, OpenFilesOfAllProcesses) {
+  EXPECT_TRUE(contains(limit_on_open(ENFILE), "fs.file-max"));
+  EXPECT_EQ(limit_on_open(ENOENT), "");
+}
+
+TEST_F(LimitsTest, LockedMemory) {
+  if (kSanitized) GTEST_SKIP();
+  ChildProcess child([&] {
+    ASSERT_TRUE(geteuid() != 0 || seteuid(65534) == 0);  // root has no such limit
+    lower(RLIMIT_MEMLOCK, 1 << 20);
+    ASSERT_EQ(mlockall(MCL_FUTURE), 0);
+    const std::string message = refusal(8 << 20);
+    EXPECT_TRUE(contains(message, "1048576 (RLIMIT_MEMLOCK)")) << message;
+    EXPECT_TRUE(contains(message, "8388608")) << message;
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST_F(LimitsTest, NumberOfMappings) {
+  std::size_t most = 0;
+  std::ifstream("/proc/sys/vm/max_map_count") >> most;
+  if (kSanitized || most > 200'000) GTEST_SKIP() << most << " mappings take too long";
+  ChildProcess child([&] {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    // Neighbours of other rights are mappings of their own.
+    for (int i = 0;; ++i) {
+      if (mmap(nullptr, page, i % 2 == 0 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+               0) == MAP_FAILED) {
+        break;
+      }
+    }
+    const std::string message = refusal(test::kBytes);
+    EXPECT_TRUE(contains(message, std::to_string(most) + " (vm.max_map_count)")) << message;
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST_F(LimitsTest, AddressSpace) {
+  if (kSanitized) GTEST_SKIP();
+  ChildProcess child([&] {
+    lower(RLIMIT_AS, std::size_t{200} << 20);
+    const std::string message = refusal(std::size_t{256} << 20);
+    EXPECT_TRUE(contains(message, "209715200 bytes of address space")) << message;
+    EXPECT_TRUE(contains(message, "RLIMIT_AS")) << message;
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+// The system ends a process that exceeds this one.
+TEST_F(LimitsTest, SizeOfAFile) {
+  ChildProcess child([&] {
+    lower(RLIMIT_FSIZE, 8192);
+    const std::string message = refusal(test::kBytes);
+    EXPECT_TRUE(contains(message, "8192 (RLIMIT_FSIZE)")) << message;
+    EXPECT_TRUE(contains(message, std::to_string(test::kBytes))) << message;
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST_F(LimitsTest, H23ASmallSharedMemoryFileSystem) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can mount another one";
+  ChildProcess child([&] {
+    ASSERT_EQ(unshare(CLONE_NEWNS), 0);
+    ASSERT_EQ(mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
+    ASSERT_EQ(mount("none", "/dev/shm", "tmpfs", 0, "size=256k"), 0);
+    std::string message = refusal(1 << 20);
+    EXPECT_TRUE(contains(message, "needs 1048576 bytes and /dev/shm has 262144 bytes free"))
+        << message;
+    EXPECT_TRUE(contains(message, "--shm-size")) << message;
+    const Segment segment = Segment::create(name + "_first", 128 << 10);
+    message = refusal(200 << 10);
+    EXPECT_TRUE(contains(message, "/dev/shm has 131072 bytes free")) << message;
+    // To the last page, and every one of them can be written to.
+    const Segment rest = Segment::create(name, 128 << 10);
+    std::ranges::fill(rest.bytes(), std::byte{1});
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+}  // namespace
+}  // namespace moetap
