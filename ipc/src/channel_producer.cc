@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 struct ChannelProducer::State {
   explicit State(const Endpoint& to)
       : endpoint((to.validate(), to)),
-        segment(Segment::create(ring_name(to), Ring::bytes(to))),
+        segment(Segment::create(ring_name(to), Ring::bytes(to), to.huge_pages)),
         ring(segment.bytes(), to) {
     new (&ring.control()) RingControl;
     ring.control().head.publish(to, kRingMagic, kRingVersion);

@@ -21,7 +21,8 @@ class NativeSink : public ShmSink {
  public:
   explicit NativeSink(const Endpoint& endpoint)
       : limit_(endpoint.limit),
-        segment_(Segment::create(buffer_name(endpoint), native_bytes(endpoint))),
+        segment_(
+            Segment::create(buffer_name(endpoint), native_bytes(endpoint), endpoint.huge_pages)),
         control_(new (segment_.bytes().data()) ShmControl),
         lock_(store(lock_path(endpoint))),
         buffer_(segment_.bytes().subspan(sizeof(ShmControl)), endpoint.num_slots,

@@ -18,6 +18,7 @@
 #include "../../lib/src/injection.h"
 #include "claim.h"
 #include "fork_guard.h"
+#include "huge_pages.h"
 #include "leftovers.h"
 #include "system_limits.h"
 
@@ -124,25 +125,33 @@ bip::mapped_region map_whole(const bip::shared_memory_object& object, const std:
                   name, bytes, free));
 }
 
-// Sets the size and backs every page of it now, so that no later access can fail for want of room.
-void reserve(int fd, const std::string& name, std::size_t bytes) {
-  require_file_size(bytes, fmt::format("shared memory {}", name));
+std::size_t free_bytes(int fd, const std::string& name) {
   struct statvfs system {};
   if (fstatvfs(fd, &system) != 0) {
     throw SystemError(errno, fmt::format("cannot examine the file system of {}", name));
   }
-  const std::size_t free = std::size_t{system.f_bavail} * system.f_frsize;
-  const std::size_t held = static_cast<std::size_t>(status_of(fd, name).st_blocks) * 512;
   const bool bounded = system.f_blocks != 0;  // else a tmpfs without a size limit
+  return bounded ? std::size_t{system.f_bavail} * system.f_frsize
+                 : std::numeric_limits<std::size_t>::max();
+}
+
+void require_room(int fd, const std::string& name, std::size_t bytes) {
+  require_file_size(bytes, fmt::format("shared memory {}", name));
+  const std::size_t free = free_bytes(fd, name);
+  const std::size_t held = static_cast<std::size_t>(status_of(fd, name).st_blocks) * 512;
   if (bytes > std::size_t{std::numeric_limits<off_t>::max()} ||
-      (bounded && bytes > held && bytes - held > free)) {
+      (bytes > held && bytes - held > free)) {
     throw_no_room(name, ENOSPC, bytes, free);
   }
+}
+
+// Sets the size and backs every page of it now, so that no later access can fail for want of room.
+void reserve(int fd, const std::string& name, std::size_t bytes) {
   int error = 0;
   do {
     error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   } while (error == EINTR);
-  if (error != 0) throw_no_room(name, error, bytes, free);
+  if (error != 0) throw_no_room(name, error, bytes, free_bytes(fd, name));
 }
 
 [[noreturn]] void throw_owned(const std::string& name, std::string_view who, pid_t pid) {
@@ -172,18 +181,19 @@ void claim(int fd, Role role, const std::string& name, std::string_view who) {
 
 }  // namespace
 
-Segment Segment::create(const std::string& name, std::size_t bytes) {
-  return own(name, bytes, false);
+Segment Segment::create(const std::string& name, std::size_t bytes, bool huge_pages) {
+  if (huge_pages) require_huge_pages(name);
+  return own(name, bytes, false, huge_pages);
 }
 
 Segment Segment::create_or_adopt(const std::string& name, std::size_t bytes) {
-  return own(name, bytes, true);
+  return own(name, bytes, true, false);
 }
 
 // To own a name is to hold the claim on the very segment that the name leads to. Any number of
 // processes may run this at once: whoever holds the claim on the named one is the only one that may
 // remove or keep it, everyone else starts again or finds a living owner.
-Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt) {
+Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, bool huge_pages) {
   check_name(name);
   if (bytes == 0) throw ArgumentError(fmt::format("shared memory {} of 0 bytes", name));
   remove_leftovers();
@@ -207,6 +217,13 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt) {
       // A dead owner's. Not used again, since a reader may still have it mapped.
       remove_lock_file(name, fd);
       continue;
+    }
+    require_room(fd, name, bytes);
+    if (huge_pages) {
+      if (ftruncate(fd, static_cast<off_t>(bytes)) != 0)
+        throw_no_room(name, errno, bytes, free_bytes(fd, name));
+      if (!segment.map()) continue;
+      back_with_huge_pages(segment.bytes(), name);
     }
     reserve(fd, name, bytes);
     MOETAP_POINT("create reserved");

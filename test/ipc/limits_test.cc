@@ -2,6 +2,7 @@
 #include <moetap/error.h>
 #include <moetap/file_lock.h>
 #include <moetap/segment.h>
+#include <moetap/segments.h>
 #include <moetap/shm_writer.h>
 
 #include <fcntl.h>
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -141,12 +143,22 @@ TEST_F(LimitsTest, SizeOfAFile) {
   EXPECT_EQ(child.join(), 0);
 }
 
+// Whether a process of root may have a mount of its own here; not in every container.
+bool mount_shared_memory(const char* options) {
+  return unshare(CLONE_NEWNS) == 0 &&
+         mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("none", "/dev/shm", "tmpfs", 0, options) == 0;
+}
+
+bool can_mount() {
+  ChildProcess child([] { ASSERT_TRUE(mount_shared_memory("size=1m")); });
+  return child.join() == 0;
+}
+
 TEST_F(LimitsTest, H23ASmallSharedMemoryFileSystem) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can mount another one";
+  if (geteuid() != 0 || !can_mount()) GTEST_SKIP() << "only root can mount another one";
   ChildProcess child([&] {
-    ASSERT_EQ(unshare(CLONE_NEWNS), 0);
-    ASSERT_EQ(mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
-    ASSERT_EQ(mount("none", "/dev/shm", "tmpfs", 0, "size=256k"), 0);
+    ASSERT_TRUE(mount_shared_memory("size=256k"));
     std::string message = refusal(1 << 20);
     EXPECT_TRUE(contains(message, "needs 1048576 bytes and /dev/shm has 262144 bytes free"))
         << message;
@@ -157,6 +169,55 @@ TEST_F(LimitsTest, H23ASmallSharedMemoryFileSystem) {
     // To the last page, and every one of them can be written to.
     const Segment rest = Segment::create(name, 128 << 10);
     std::ranges::fill(rest.bytes(), std::byte{1});
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+// Of the mapping at this address, in kB, from /proc/self/smaps.
+std::size_t mapped_in_huge_pages(const void* at) {
+  char start[32];
+  std::snprintf(start, sizeof start, "%lx-", reinterpret_cast<unsigned long>(at));
+  std::ifstream smaps("/proc/self/smaps");
+  bool here = false;
+  for (std::string line; std::getline(smaps, line);) {
+    if (line.find('-') != std::string::npos && line.find(':') > line.find('-')) {
+      here = line.starts_with(start);
+    }
+    if (here && line.starts_with("ShmemPmdMapped:")) return std::stoull(line.substr(15));
+  }
+  return 0;
+}
+
+TEST_F(LimitsTest, HugePagesWhereTheyAreAskedForAndGiven) {
+  std::ifstream setting("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  if (geteuid() != 0 || !setting || !can_mount()) GTEST_SKIP() << "needs a mount of its own";
+  ChildProcess child([&] {
+    ASSERT_TRUE(mount_shared_memory("size=64m,huge=advise"));
+    ASSERT_EQ(why_no_huge_pages(), "");
+    constexpr std::size_t kHuge = 8 << 20;
+    const Segment huge = Segment::create(name, kHuge, true);
+    EXPECT_EQ(huge.bytes().size(), kHuge);
+    EXPECT_EQ(std::ranges::count(huge.bytes(), std::byte{0}), std::ssize(huge.bytes()));
+    EXPECT_GT(mapped_in_huge_pages(huge.bytes().data()), 0u);
+    const Segment small = Segment::create(name + "_small", kHuge);
+    EXPECT_EQ(mapped_in_huge_pages(small.bytes().data()), 0u);
+    const std::string full = message_of<SystemError>(
+        [&] { Segment::create(name + "_full", std::size_t{1} << 30, true); });
+    EXPECT_TRUE(contains(full, "1073741824")) << full;
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST_F(LimitsTest, HugePagesThatAreNotGivenAreAnErrorThatSaysWhy) {
+  if (geteuid() != 0 || !can_mount()) GTEST_SKIP() << "needs a mount of its own";
+  ChildProcess child([&] {
+    ASSERT_TRUE(mount_shared_memory("size=64m"));
+    const std::string why = why_no_huge_pages();
+    ASSERT_NE(why, "");
+    endpoint.huge_pages = true;
+    const std::string message = message_of<SystemError>([&] { ShmWriter{endpoint}; });
+    EXPECT_TRUE(contains(message, why)) << message;
+    EXPECT_TRUE(std::filesystem::is_empty("/dev/shm"));
   });
   EXPECT_EQ(child.join(), 0);
 }

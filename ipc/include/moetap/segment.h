@@ -24,7 +24,8 @@ class Segment {
   // OwnedError with the living owner's pid; SystemError with the bytes needed and free, and what to
   // change, if /dev/shm is too small; MismatchError for another user's segment; ArgumentError for
   // a bad name or size.
-  static Segment create(const std::string& name, std::size_t bytes);
+  // huge_pages: see Endpoint.
+  static Segment create(const std::string& name, std::size_t bytes, bool huge_pages = false);
 
   // As create(), but an existing segment of exactly `bytes` without an owner is kept as it is and
   // becomes the caller's. One that another program made is not removed at the end, and of another
@@ -53,7 +54,7 @@ class Segment {
 
  private:
   Segment() = default;
-  static Segment own(const std::string& name, std::size_t bytes, bool adopt);
+  static Segment own(const std::string& name, std::size_t bytes, bool adopt, bool huge_pages);
   bool map();
 
   std::string name_;

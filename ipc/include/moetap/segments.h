@@ -45,4 +45,7 @@ std::vector<SegmentInfo> find_segments();
 // number of processes may call this, and start workers, at once.
 bool reclaim(const std::string& name);
 
+// Why shared memory cannot be in huge pages here, with what to change; "" if it can.
+std::string why_no_huge_pages();
+
 }  // namespace moetap
