@@ -343,8 +343,13 @@ TEST_F(Demo, ItsWorkersDoNotMindAnInterrupt) {
 
 // It waits for a worker that never answers.
 TEST_F(Demo, CanBeInterruptedWhileAWorkerHangs) {
-  Program demo(command({"--requests", "5000", "--step-ms", "300", "--transport", "shm"}));
-  ASSERT_TRUE(eventually([&] { return !shared_memory_of(demo.pid()).empty(); }));
+  Program demo(command({"--requests", "5000", "--step-ms", "5000", "--transport", "shm"}));
+  // Once the scheduler is attached it waits for rows.
+  ASSERT_TRUE(eventually([&] {
+    std::ifstream in(fmt::format("/proc/{}/maps", demo.pid()));
+    const std::string maps{std::istreambuf_iterator<char>(in), {}};
+    return maps.find(fmt::format("demo-{}_", demo.pid())) != maps.npos;
+  }));
   for (const pid_t worker : children_of(demo.pid())) ::kill(worker, SIGSTOP);
   ::kill(demo.pid(), SIGINT);
   const pid_t pid = demo.pid();
