@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "names.h"
 #include "witness.h"
 
 namespace moetap::simulation {
@@ -29,6 +30,11 @@ std::pair<int, int> layers_of(int number, int stages, int layers) {
 ModelShape part_of(const ModelShape& shape, std::pair<int, int> layers) {
   const auto first = shape.moe_layers().begin();
   return {{first + layers.first, first + layers.second}, shape.top_k(), shape.num_experts()};
+}
+
+std::int64_t open_files() {
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  return std::distance(begin(files), end(files));
 }
 
 }  // namespace
@@ -105,6 +111,7 @@ Simulation::Replica::Replica(Simulation& s, int rank) : simulation_(s) {
     stage.draw(dice, s.router_.misses_routes);
     stages_.push_back(
         std::make_unique<Stage>(stage, *s.device_, *oracle_, dice, s.counts_, s.history_));
+    if (shm) s.lock_directory_ = lock_path(endpoint).parent_path();
     options_.push_back(std::move(stage));
   }
   s.history_.note("worker {}: {} blocks, {} steps in flight, {} drafts, reading {}, {} stages, {}",
@@ -151,7 +158,8 @@ std::unique_ptr<SlotReadTransport> Simulation::Replica::make_reader() {
 }
 
 Simulation::Simulation(std::uint64_t seed, Counts& counts, History& history)
-    : dice_(seed),
+    : open_files_(open_files()),
+      dice_(seed),
       counts_(counts),
       history_(history),
       instance_(next_instance()),
@@ -200,10 +208,16 @@ void Simulation::run() {
 }
 
 void Simulation::check_leftovers() const {
-  for (const auto& file : std::filesystem::directory_iterator("/dev/shm")) {
-    const std::string name = file.path().filename();
-    require(name.find(instance_ + "_") == std::string::npos, "{} is left in /dev/shm", name);
+  const std::filesystem::path directories[] = {"/dev/shm", lock_directory_};
+  for (const auto& directory : directories) {
+    if (directory.empty()) continue;
+    for (const auto& file : std::filesystem::directory_iterator(directory)) {
+      const std::string name = file.path().filename();
+      require(name.find(instance_ + "_") == std::string::npos, "{} is left in {}", name,
+              directory.string());
+    }
   }
+  require(open_files() == open_files_, "{} files are open, {} were", open_files(), open_files_);
 }
 
 Outcome simulate(std::uint64_t seed, Counts& counts, bool print) {

@@ -6,6 +6,7 @@
 #include <moetap/host_device.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,10 +36,12 @@ class Simulation {
   void tick();
   void check_leftovers() const;
 
+  const std::int64_t open_files_;  // before anything else was
   Dice dice_;
   Counts& counts_;
   History& history_;
   std::string instance_;
+  std::filesystem::path lock_directory_;  // if a worker has locks
   std::unique_ptr<SeededDevice> device_;
   ModelShape shape_;
   Router router_;
