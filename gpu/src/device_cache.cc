@@ -63,6 +63,10 @@ DeviceCache::Layout::Layout(const ModelShape& shape, std::int64_t max_tokens) {
   routes = part(tokens * shape.row_ids() * sizeof(std::uint16_t));
 }
 
+std::size_t DeviceCache::bytes(const ModelShape& shape, std::int64_t max_tokens) {
+  return Layout(shape, max_tokens).bytes;
+}
+
 DeviceCache::DeviceCache(Device& device, const ModelShape& shape, std::int64_t max_tokens,
                          std::string owner)
     : owner_(std::move(owner)),

@@ -4,6 +4,7 @@
 #include <moetap/endpoint.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,16 @@ namespace moetap {
 // Shared memory: of the `shm` transport (by its layout), and of the `device` transport's ring.
 std::string buffer_name(const Endpoint& endpoint);
 std::string ring_name(const Endpoint& endpoint);
+
+// What a segment's name says of its endpoint. Names that the two functions above would not make
+// may be taken for one of theirs: compare.
+struct NamedEndpoint {
+  std::string instance;
+  int dp_rank = 0;
+  int stage = 0;
+  int part = 0;
+};
+std::optional<NamedEndpoint> parse_name(std::string_view name);
 
 // The lock file of the `shm` transport's buffer. Native: in $XDG_RUNTIME_DIR if that is a directory
 // of this user's, else in a private directory (made here, mode 0700) below the directory for

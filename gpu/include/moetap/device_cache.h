@@ -6,6 +6,7 @@
 #include <moetap/step.h>
 #include <moetap/step_record.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -24,6 +25,9 @@ class DeviceCache {
   ~DeviceCache();
   DeviceCache(const DeviceCache&) = delete;
   DeviceCache& operator=(const DeviceCache&) = delete;
+
+  // Device memory that a cache takes.
+  static std::size_t bytes(const ModelShape& shape, std::int64_t max_tokens);
 
   const ModelShape& shape() const { return shape_; }
   std::int64_t max_tokens() const { return max_tokens_; }

@@ -1,0 +1,138 @@
+#include <moetap/readers.h>
+#include <moetap/routes.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <vector>
+
+#include "commands.h"
+#include "inspection.h"
+#include "segment_file.h"
+#include "selection.h"
+#include "slot_list.h"
+#include "text.h"
+
+namespace moetap::tool {
+namespace {
+
+SegmentInfo buffer_named(const std::string& name) {
+  const auto found = select_segments(name);
+  if (found.empty()) {
+    throw NotThere(fmt::format("no segment and no instance is named '{}'", printable(name)));
+  }
+  std::vector<SegmentInfo> buffers = found;
+  std::erase_if(buffers,
+                [](const auto& segment) { return segment.kind != SegmentInfo::Kind::shm; });
+  if (buffers.size() == 1) return buffers[0];
+  throw ArgumentError(fmt::format(
+      "'{}' names {} segments, {} of them native `shm` buffers: name one. The rows of a ring can "
+      "only be taken by its one reader, and a wire-compatible buffer does not say what they are of",
+      printable(name), found.size(), buffers.size()));
+}
+
+// A living worker's under the lock, as any reader. A dead one's as they lie: nobody writes there.
+Routes read_routes(const SegmentInfo& segment, Endpoint endpoint, std::span<const Slot> slots,
+                   const DumpOptions& options) {
+  Routes routes(endpoint.shape, {0, static_cast<std::int64_t>(slots.size())});
+  const StepWindow window{options.first_step, options.last_step};
+  if (segment.owner == SegmentInfo::Owner::alive) {
+    endpoint.limit = options.limit;
+    make_shm_reader(endpoint)->read(slots, {&window, 1}, routes.bytes(), routes.states());
+    return routes;
+  }
+  const SegmentFile file(segment.name);
+  const auto stamps = read_stamps(file, endpoint.num_slots);
+  read_rows(file, endpoint.num_slots, endpoint.shape.row_bytes(), slots, routes.bytes());
+  if (file.owner_pid() != 0) {
+    throw TimeoutError(fmt::format("{} was taken over by process {} meanwhile: ask again",
+                                   segment.name, file.owner_pid()));
+  }
+  const std::size_t row_bytes = endpoint.shape.row_bytes();
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    routes.states()[i] = row_state(stamps[static_cast<std::size_t>(slots[i])], window);
+    if (routes.states()[i] == RowState::present) continue;
+    std::memset(&routes.bytes()[i * row_bytes], 0xFF, row_bytes);
+  }
+  return routes;
+}
+
+IdType type_of(const DumpOptions& options, const ModelShape& shape) {
+  if (options.type.empty()) {
+    if (!options.missing) return shape.id_type();
+    return holds_ids(IdType::int16, shape.num_experts()) ? IdType::int16 : IdType::int32;
+  }
+  for (const IdType type :
+       {IdType::uint8, IdType::uint16, IdType::int16, IdType::int32, IdType::int64}) {
+    if (id_type_name(type) != options.type) continue;
+    if (options.missing && (type == IdType::uint8 || type == IdType::uint16)) {
+      throw ArgumentError(
+          fmt::format("{} has no -1 for rows that are missing: use int16 or wider", options.type));
+    }
+    return type;
+  }
+  throw ArgumentError(fmt::format("type '{}': must be uint8, uint16, int16, int32 or int64",
+                                  printable(options.type)));
+}
+
+// A one-dimensional uint8 .npy file.
+std::string states_npy(std::span<const RowState> states) {
+  std::string header =
+      fmt::format("{{'descr': '|u1', 'fortran_order': False, 'shape': ({},), }}", states.size());
+  header.resize(117, ' ');
+  std::string file("\x93NUMPY\x01\x00\x76\x00", 10);
+  file += header + '\n';
+  for (const RowState state : states) file += static_cast<char>(state);
+  return file;
+}
+
+void write_file(const std::string& path, std::string_view bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (!file) throw SystemError(errno, fmt::format("cannot write {}", path));
+}
+
+std::string states_path(const std::string& path) {
+  const std::string_view stem =
+      path.ends_with(".npy") ? std::string_view(path).substr(0, path.size() - 4) : path;
+  return fmt::format("{}.states.npy", stem);
+}
+
+}  // namespace
+
+ExitStatus dump_command(const DumpOptions& options) {
+  const SegmentInfo segment = buffer_named(options.name);
+  const Endpoint endpoint = endpoint_of(segment);
+  const IdType type = type_of(options, endpoint.shape);
+  const auto slots = parse_slots(options.slots, endpoint.num_slots);
+  const Routes routes = read_routes(segment, endpoint, slots, options);
+  if (!options.missing) routes.require_present();
+  write_file(options.file, to_npy(routes, type));
+  write_file(states_path(options.file), states_npy(routes.states()));
+
+  nlohmann::json json = {
+      {"name", printable(segment.name)},
+      {"file", options.file},
+      {"states_file", states_path(options.file)},
+      {"dtype", id_type_name(type)},
+      {"shape", {slots.size(), endpoint.shape.num_layers(), endpoint.shape.top_k()}}};
+  std::string text =
+      fmt::format("{}: {} rows as {}", options.file, slots.size(), id_type_name(type));
+  for (int i = 0; i <= static_cast<int>(RowState::unverified); ++i) {
+    const auto state = static_cast<RowState>(i);
+    const std::size_t n = routes.count(state);
+    json["states"][std::string(row_state_name(state))] = n;
+    if (n > 0) text += fmt::format(", {} {}", n, row_state_name(state));
+  }
+  std::puts(options.json ? json.dump().c_str() : text.c_str());
+  return kDone;
+}
+
+}  // namespace moetap::tool

@@ -1,0 +1,33 @@
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+
+#include "commands.h"
+#include "selection.h"
+#include "text.h"
+
+namespace moetap::tool {
+
+ExitStatus gc_command(const GcOptions& options) {
+  auto removed = nlohmann::json::array();
+  std::uint64_t bytes = 0;
+  std::string text;
+  for (const SegmentInfo& segment : select_segments({})) {
+    if (segment.owner != SegmentInfo::Owner::dead) continue;
+    // A worker may have taken it over meanwhile.
+    if (!options.dry_run && !reclaim(segment.name)) continue;
+    removed.push_back({{"name", printable(segment.name)}, {"bytes", segment.bytes}});
+    bytes += segment.bytes;
+    text += fmt::format("{} {}, {}\n", options.dry_run ? "would remove" : "removed",
+                        printable(segment.name), human_bytes(segment.bytes));
+  }
+  text += fmt::format("{} {} of {}\n", removed.size(), removed.size() == 1 ? "segment" : "segments",
+                      human_bytes(bytes));
+  const nlohmann::json json = {
+      {"dry_run", options.dry_run}, {"removed", removed}, {"bytes", bytes}};
+  std::fputs(options.json ? (json.dump() + '\n').c_str() : text.c_str(), stdout);
+  return kDone;
+}
+
+}  // namespace moetap::tool

@@ -1,0 +1,39 @@
+// What a segment says about itself, as far as it can be believed.
+#pragma once
+
+#include <moetap/endpoint.h>
+#include <moetap/segments.h>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace moetap::tool {
+
+struct Inspection {
+  SegmentInfo segment;
+  std::string problem{};               // why it cannot be what a worker made; else empty
+  std::optional<Endpoint> endpoint{};  // of a native buffer or a ring without a problem
+  Step last_step = 0;                  // whose outcome was published
+  std::vector<std::pair<Step, std::string>> failed_steps{};  // a buffer's latest, with the reasons
+
+  std::int64_t rows_present = 0;  // a native buffer's
+  pid_t lock_holder = 0;
+  std::uint64_t waiting = 0;  // records of a ring that its reader has not taken
+};
+
+// Reads, and changes nothing. SystemError only.
+Inspection inspect(const SegmentInfo& segment);
+
+// The endpoint that a segment is of: the instance and rank come from its name, all else from its
+// control block. MismatchError that says what cannot be.
+Endpoint endpoint_of(const SegmentInfo& segment);
+
+nlohmann::json to_json(const Inspection& inspection);
+std::string to_text(const Inspection& inspection);
+
+}  // namespace moetap::tool

@@ -1,0 +1,192 @@
+// moetap: looks at what moetap's workers have in shared memory, and plans what they will take.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <exception>
+#include <functional>
+#include <string>
+
+#include "commands.h"
+#include "text.h"
+
+namespace {
+
+using namespace moetap::tool;
+
+constexpr const char* kDescription =
+    R"(moetap - look at the routes that workers have in shared memory
+
+A worker of moetap owns one shared memory segment in /dev/shm for each transport:
+  /moetap_<instance>_<rank>        a slot buffer (`shm` transport)
+  /moetap_<instance>_<rank>_ring   a ring of steps (`device` transport)
+  /vllm_routed_experts_buffer_<instance>_<rank>   a wire-compatible buffer, which
+                                   says nothing about what it holds
+NAME is such a name (with or without its '/'), or an instance, which stands for all of
+its segments. Each command prints text for people, or with --json one JSON object a line.)";
+
+constexpr const char* kFooter = R"(
+EXIT STATUS
+  0  done; watch: also when it was interrupted
+  1  the system refused something; the message says what
+  2  wrong usage: an option, a name or a value that cannot be
+  3  there is no segment or instance of that name
+  4  a segment holds what no worker of this version writes (inspect reports all others too)
+  5  dump: rows that were asked for are not all present; nothing was written
+  6  a lock was not free in time, or a segment changed hands meanwhile
+
+EXAMPLES
+  moetap inspect
+  moetap watch engine-0 --interval 500
+  moetap dump engine-0 --slots 0-15,64-79 --output rows.npy
+  moetap plan --model qwen3-30b-a3b --tokens 8192 --blocks 65536 --ranks 8
+  moetap gc --dry-run)";
+
+constexpr const char* kInspect =
+    R"(Lists segments: owner alive or dead, kind, model, bytes, last step, and for a buffer the
+rows present, who holds its lock, and the latest failed steps; for a ring its reader and the
+records that wait. It only reads files: it maps nothing, takes no lock and becomes nobody's
+reader. Numbers of a living worker are from one look each and may be a step apart.)";
+
+constexpr const char* kWatch =
+    R"(Shows living workers until it is interrupted: steps a second, and for a slot buffer rows a
+second and how often each expert of each layer was picked, against an even load: ten steps from
+none to twice that (" .:-=+*#%@" where output is no terminal or NO_COLOR is set). Rows that were
+written twice between two looks count once. The load is that of at most 2048 of the new rows,
+which it reads as any reader does: under the shared lock, letting the worker go first, and giving
+up after 100 ms. Of a ring only the counters can be seen: its rows are for its one reader.)";
+
+constexpr const char* kDump =
+    R"(Writes rows of a slot buffer to a NumPy file of shape (slots, layers, top_k), and the state
+of each to FILE.states.npy (uint8: 0 present, 1 missing, 2 stale, 3 clobbered). A living worker's
+are read under the shared lock; a dead one's as they lie. Unless --missing is given, nothing is
+written if any row is not present.)";
+
+constexpr const char* kPlan =
+    R"(Says what an endpoint takes, for each transport: bytes on the device, of pinned memory, in
+shared memory, in the scheduler, and over the bus for a step. The numbers come from the functions
+that the library allocates by. The ring of the `device` transport is pinned and shared memory, and
+counts as both. A per-request host cache grows with the running requests and is not in it.)";
+
+constexpr const char* kGc =
+    R"(Removes segments (and their lock files) of this user's that no living process owns. An owner
+is alive while it holds a lock that the kernel releases at its death, whatever its pid, so that
+workers in other containers are left alone. Wire-compatible buffers are never removed: a vLLM
+process, which holds no such lock, may be using one. Workers do the same when they start.)";
+
+class Program {
+ public:
+  Program() {
+    app.footer(kFooter);
+    app.require_subcommand(1);
+    app.set_version_flag("--version", "moetap " MOETAP_VERSION);
+    app.get_formatter()->column_width(32);
+    add_inspect();
+    add_watch();
+    add_dump();
+    add_plan();
+    add_gc();
+  }
+
+  int run(int argc, char** argv) {
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      return app.exit(error) == 0 ? kDone : kUsage;
+    }
+    try {
+      return chosen();
+    } catch (const std::exception& error) {
+      const ExitStatus status = status_of_exception();
+      std::fprintf(stderr, "moetap: %s\n", printable(error.what()).c_str());
+      return status;
+    }
+  }
+
+ private:
+  template <class Options>
+  CLI::App* add(const char* name, const char* text, Options& options,
+                ExitStatus (*command)(const Options&)) {
+    CLI::App* sub = app.add_subcommand(name, text);
+    sub->add_flag("--json", options.json, "print JSON");
+    sub->callback(
+        [this, &options, command] { chosen = [&options, command] { return command(options); }; });
+    return sub;
+  }
+
+  void add_inspect() {
+    add("inspect", kInspect, inspect, inspect_command)
+        ->add_option("NAME", inspect.name, "a segment or an instance; all if left out");
+  }
+
+  void add_watch() {
+    CLI::App* sub = add("watch", kWatch, watch, watch_command);
+    sub->add_option("NAME", watch.name, "a segment or an instance; all if left out");
+    sub->add_option("--interval", interval, "milliseconds between two reports")
+        ->check(CLI::Range(1, 3'600'000))
+        ->capture_default_str()
+        ->each([this](const std::string& text) {
+          watch.interval = std::chrono::milliseconds(std::stol(text));
+        });
+    sub->add_option("--count", watch.count, "end after so many reports")
+        ->check(CLI::PositiveNumber);
+    sub->add_flag_callback(
+        "--once", [this] { watch.count = 1; }, "the same as --count 1");
+  }
+
+  void add_dump() {
+    CLI::App* sub = add("dump", kDump, dump, dump_command);
+    sub->add_option("NAME", dump.name, "a buffer, or an instance that has one")->required();
+    sub->add_option("--slots", dump.slots, "slots and ranges, as in 0-15,40,64-79, or all")
+        ->required();
+    sub->add_option("-o,--output", dump.file, "the .npy file")->required();
+    sub->add_option("--type", dump.type,
+                    "of ids: uint8, uint16, int16, int32 or int64; else the narrowest");
+    sub->add_flag("--missing", dump.missing,
+                  "write rows that are not present too, all -1 (int16 unless --type is given)");
+    sub->add_option("--first-step", dump.first_step, "rows of earlier steps are stale")
+        ->capture_default_str();
+    sub->add_option("--last-step", dump.last_step, "rows of later steps are clobbered");
+    sub->add_option("--limit", limit, "milliseconds to wait for the lock")
+        ->check(CLI::Range(0, 3'600'000))
+        ->capture_default_str()
+        ->each([this](const std::string& text) {
+          dump.limit = std::chrono::milliseconds(std::stol(text));
+        });
+  }
+
+  void add_plan() {
+    CLI::App* sub = add("plan", kPlan, plan, plan_command);
+    sub->add_option("--config", plan.config, "the model's config.json");
+    sub->add_option("--model", plan.model, "or the name of a known model");
+    sub->add_option("--layers", plan.layers, "or its MoE layers, with --top-k and --experts");
+    sub->add_option("--top-k", plan.top_k, "experts that the router picks for a token");
+    sub->add_option("--experts", plan.experts, "experts of a layer");
+    sub->add_option("--tokens", plan.tokens, "the most tokens of a step")->capture_default_str();
+    sub->add_option("--blocks", plan.blocks, "KV blocks of a rank (anchor group)")->required();
+    sub->add_option("--block-size", plan.block_size, "tokens of a block")->capture_default_str();
+    sub->add_option("--ranks", plan.ranks, "data-parallel ranks")->capture_default_str();
+    sub->add_option("--ring-depth", plan.ring_depth, "steps that may wait for the scheduler")
+        ->capture_default_str();
+    sub->add_option("--staging-depth", plan.staging_depth, "snapshots that may wait for their copy")
+        ->capture_default_str();
+  }
+
+  void add_gc() {
+    add("gc", kGc, gc, gc_command)
+        ->add_flag("--dry-run", gc.dry_run, "say what would be removed, and remove nothing");
+  }
+
+  CLI::App app{kDescription, "moetap"};
+  InspectOptions inspect;
+  WatchOptions watch;
+  DumpOptions dump;
+  PlanOptions plan;
+  GcOptions gc;
+  int interval = 1000;
+  int limit = 2000;
+  std::function<int()> chosen;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) { return Program().run(argc, argv); }

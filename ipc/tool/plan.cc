@@ -1,0 +1,139 @@
+// What an endpoint will take. Every number comes from the function that the code itself allocates
+// by.
+#include <moetap/device_cache.h>
+#include <moetap/endpoint.h>
+#include <moetap/step_record.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <vector>
+
+#include "commands.h"
+#include "native_layout.h"
+#include "ring.h"
+#include "text.h"
+#include "wanted_tokens.h"
+#include "wire_layout.h"
+
+namespace moetap::tool {
+namespace {
+
+struct Part {
+  const char* key;
+  const char* what;
+  std::uint64_t bytes;  // of one rank
+};
+
+struct Transport {
+  const char* name;
+  std::vector<Part> parts;
+};
+
+ModelShape shape_of(const PlanOptions& options) {
+  const bool numbers = options.layers != 0 || options.top_k != 0 || options.experts != 0;
+  if (int(!options.config.empty()) + int(!options.model.empty()) + int(numbers) != 1) {
+    throw ArgumentError(
+        "name the model in one way: --config, --model, or --layers, --top-k and "
+        "--experts");
+  }
+  if (!options.config.empty()) return ModelShape::from_config_file(options.config);
+  if (!options.model.empty()) return ModelShape::known(options.model);
+  return ModelShape::uniform(options.layers, options.top_k, options.experts);
+}
+
+Endpoint endpoint_of(const PlanOptions& options) {
+  if (options.block_size < 1 || options.blocks < 1 ||
+      options.blocks > std::numeric_limits<std::int64_t>::max() / options.block_size) {
+    throw ArgumentError(fmt::format("{} blocks of {} tokens: both must be 1 or more",
+                                    options.blocks, options.block_size));
+  }
+  if (options.staging_depth < 1) {
+    throw ArgumentError(
+        fmt::format("--staging-depth {}: must be 1 or more", options.staging_depth));
+  }
+  Endpoint endpoint{.instance = "plan",
+                    .dp_rank = options.ranks - 1,
+                    .shape = shape_of(options),
+                    .num_slots = options.blocks * options.block_size,
+                    .max_tokens = options.tokens,
+                    .ring_depth = options.ring_depth};
+  endpoint.validate();
+  return endpoint;
+}
+
+std::vector<Transport> transports(const Endpoint& endpoint, int staging_depth) {
+  const ModelShape& shape = endpoint.shape;
+  const std::size_t cache = DeviceCache::bytes(shape, endpoint.max_tokens);
+  const std::size_t record = StepRecordLayout(shape, endpoint.max_tokens).bytes;
+  const std::size_t list = WantedTokens::list_bytes(endpoint.max_tokens);
+  const std::size_t ring = Ring::bytes(endpoint);
+  const auto depth = static_cast<std::size_t>(endpoint.ring_depth);
+  const Part bus{"bus_bytes_per_step", "over the bus, a step of that many tokens", record};
+  const auto of_shm = [&](const char* name, std::size_t shared) {
+    return Transport{
+        name,
+        {{"device_bytes", "device memory: cache, 1 staging record", cache + record + list},
+         {"pinned_bytes", "pinned: 1 record", record + list},
+         {"shared_bytes", "shared memory: slot buffer", shared},
+         {"scheduler_bytes", "the scheduler's own", 0},
+         bus}};
+  };
+  return {of_shm("shm", native_bytes(endpoint)),
+          of_shm("shm, wire layout", wire_bytes(endpoint)),
+          {"device",
+           {{"device_bytes", "device memory: cache, staging records",
+             cache + static_cast<std::size_t>(staging_depth) * (record + list)},
+            {"pinned_bytes", "pinned: the ring, lists of tokens", ring + depth * list},
+            {"shared_bytes", "shared memory: the ring", ring},
+            {"scheduler_bytes", "the scheduler's own: slot buffer",
+             SlotBuffer::bytes(endpoint.num_slots, shape.row_bytes())},
+            bus}}};
+}
+
+std::string to_text(const Endpoint& endpoint, const std::vector<Transport>& all, int ranks) {
+  std::string text =
+      fmt::format("{}, {} slots, steps of up to {} tokens, {} {}; rows of {} bytes\n",
+                  endpoint.shape.to_string(), endpoint.num_slots, endpoint.max_tokens, ranks,
+                  ranks == 1 ? "rank" : "ranks", endpoint.shape.row_bytes());
+  for (const Transport& transport : all) {
+    text += fmt::format("\n{}\n", transport.name);
+    for (const Part& part : transport.parts) {
+      const auto total = part.bytes * static_cast<std::uint64_t>(ranks);
+      text += fmt::format("  {:<42} {:>14} B a rank {:>10}", part.what, part.bytes,
+                          human_bytes(part.bytes));
+      text += ranks > 1 ? fmt::format(", all {:>10}\n", human_bytes(total)) : "\n";
+    }
+  }
+  return text;
+}
+
+nlohmann::json to_json(const Endpoint& endpoint, const std::vector<Transport>& all, int ranks) {
+  nlohmann::json json = {{"num_layers", endpoint.shape.num_layers()},
+                         {"top_k", endpoint.shape.top_k()},
+                         {"num_experts", endpoint.shape.num_experts()},
+                         {"row_bytes", endpoint.shape.row_bytes()},
+                         {"num_slots", endpoint.num_slots},
+                         {"max_tokens", endpoint.max_tokens},
+                         {"ranks", ranks}};
+  for (const Transport& transport : all) {
+    auto& parts = json["per_rank"]
+                      [transport.name == std::string("shm, wire layout") ? "wire" : transport.name];
+    for (const Part& part : transport.parts) parts[part.key] = part.bytes;
+  }
+  return json;
+}
+
+}  // namespace
+
+ExitStatus plan_command(const PlanOptions& options) {
+  const Endpoint endpoint = endpoint_of(options);
+  const auto all = transports(endpoint, options.staging_depth);
+  std::fputs(options.json ? (to_json(endpoint, all, options.ranks).dump() + '\n').c_str()
+                          : to_text(endpoint, all, options.ranks).c_str(),
+             stdout);
+  return kDone;
+}
+
+}  // namespace moetap::tool

@@ -1,0 +1,55 @@
+// A segment as a file that is read, never mapped: whatever its owner or a neighbour does meanwhile
+// (also cut it short) ends in an exception at worst, and nobody is disturbed.
+#pragma once
+
+#include <moetap/types.h>
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace moetap::tool {
+
+class SegmentFile {
+ public:
+  // NotThere; MismatchError if it may not be read or is no plain file.
+  explicit SegmentFile(const std::string& name);
+  ~SegmentFile();
+  SegmentFile(const SegmentFile&) = delete;
+  SegmentFile& operator=(const SegmentFile&) = delete;
+
+  const std::string& name() const { return name_; }
+  std::size_t bytes() const { return bytes_; }
+
+  pid_t owner_pid() const;  // of its living owner; 0 if there is none
+
+  // MismatchError if it ends before that.
+  void read(std::size_t offset, std::span<std::byte> to) const;
+
+  template <class T>
+  T at(std::size_t offset) const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value;
+    read(offset, std::as_writable_bytes(std::span(&value, 1)));
+    return value;
+  }
+
+ private:
+  std::string name_;
+  int fd_;
+  std::size_t bytes_ = 0;
+};
+
+// The stamps of a native buffer of so many slots: for each the step that wrote its row, 0 for none.
+std::vector<Step> read_stamps(const SegmentFile& file, std::int64_t num_slots);
+
+// The rows of these slots (narrow ids), as they are.
+void read_rows(const SegmentFile& file, std::int64_t num_slots, std::size_t row_bytes,
+               std::span<const Slot> slots, std::span<std::byte> rows);
+
+}  // namespace moetap::tool

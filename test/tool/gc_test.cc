@@ -1,0 +1,86 @@
+// Also the program's own options.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tool_test.h"
+
+namespace moetap {
+namespace {
+
+using test::contains;
+using test::Result;
+using test::run_tool;
+
+class Gc : public test::ToolTest {
+ protected:
+  static bool exists(const std::string& name) { return std::filesystem::exists("/dev/shm" + name); }
+  static bool lists(const Result& result, const std::string& name) {
+    EXPECT_EQ(result.status, 0) << result.output;
+    const auto removed = result.json()["removed"];
+    return std::any_of(removed.begin(), removed.end(),
+                       [&](const auto& entry) { return entry["name"] == name; });
+  }
+};
+
+TEST_F(Gc, RemovesWhatADeadWorkerLeftWithItsLockFile) {
+  {
+    const Worker worker(endpoint, {{1}});
+    EXPECT_FALSE(lists(run_tool({"gc", "--dry-run", "--json"}), name())) << "it lives";
+  }
+  // Workers that other tests start meanwhile may be the ones who remove it: then once more.
+  bool kept = false;
+  for (int tries = 0; tries < 100 && !kept; ++tries) {
+    Worker(endpoint, {{1}}).kill();
+    const Result dry = run_tool({"gc", "--dry-run", "--json"});
+    EXPECT_EQ(dry.json()["dry_run"], true);
+    kept = lists(dry, name()) && exists(name());
+  }
+  EXPECT_TRUE(kept) << "nothing was removed";
+  bool removed = false;
+  for (int tries = 0; tries < 100 && !removed; ++tries) {
+    Worker(endpoint, {{1}}).kill();
+    removed = lists(run_tool({"gc", "--json"}), name());
+    EXPECT_FALSE(exists(name()));
+    EXPECT_FALSE(std::filesystem::exists(lock_path(endpoint)));
+  }
+  EXPECT_TRUE(removed);
+}
+
+TEST_F(Gc, LeavesTheLivingAndWireBuffersAlone) {
+  Endpoint wire = endpoint;
+  wire.layout = ShmLayout::wire;
+  Worker vllm(wire, {{1}});
+  vllm.kill();
+  const Worker worker(endpoint, {{1}});
+  const ChannelProducer producer(endpoint);
+  EXPECT_EQ(run_tool({"gc"}).status, 0);
+  EXPECT_TRUE(exists(name()));
+  EXPECT_TRUE(exists(ring_name(endpoint)));
+  EXPECT_TRUE(exists(buffer_name(wire)));
+}
+
+TEST(Tool, ExplainsItselfAndItsExitStatuses) {
+  const Result help = run_tool({"--help"});
+  EXPECT_EQ(help.status, 0);
+  EXPECT_TRUE(contains(help.output, "EXIT STATUS")) << help.output;
+  for (const char* command : {"inspect", "watch", "dump", "plan", "gc"}) {
+    EXPECT_TRUE(contains(help.output, command)) << help.output;
+    const Result own = run_tool({command, "--help"});
+    EXPECT_EQ(own.status, 0) << command;
+    EXPECT_TRUE(contains(own.output, "--json")) << own.output;
+  }
+  EXPECT_EQ(run_tool({"--version"}).status, 0);
+}
+
+TEST(Tool, RefusesWhatItDoesNotKnow) {
+  EXPECT_EQ(run_tool({}).status, 2);
+  EXPECT_EQ(run_tool({"fix"}).status, 2);
+  EXPECT_EQ(run_tool({"inspect", "--fix"}).status, 2);
+  EXPECT_EQ(run_tool({"watch", "--interval", "0"}).status, 2);
+  EXPECT_EQ(run_tool({"watch", "--count", "0"}).status, 2);
+}
+
+}  // namespace
+}  // namespace moetap

@@ -1,0 +1,124 @@
+#include <moetap/device.h>
+#include <moetap/host_device.h>
+#include <moetap/step_record.h>
+#include <moetap/transports.h>
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tool_test.h"
+
+namespace moetap {
+namespace {
+
+using test::Result;
+using test::run_tool;
+
+// The host device, counting what is taken from it.
+class CountingDevice final : public Device {
+ public:
+  std::size_t device = 0;
+  std::size_t pinned = 0;
+
+  std::string name() const override { return host_->name(); }
+  Buffer allocate(std::size_t bytes) override {
+    device += bytes;
+    return host_->allocate(bytes);
+  }
+  Buffer allocate_pinned(std::size_t bytes) override {
+    pinned += bytes;
+    return host_->allocate_pinned(bytes);
+  }
+  Buffer pin(std::span<std::byte> memory) override {
+    pinned += memory.size();
+    return host_->pin(memory);
+  }
+  std::unique_ptr<Event> make_event() override { return host_->make_event(); }
+  std::unique_ptr<Stream> make_stream() override { return host_->make_stream(); }
+
+ private:
+  std::unique_ptr<Device> host_ = make_host_device();
+};
+
+class Plan : public test::ToolTest {
+ protected:
+  static std::vector<std::string> numbers() {
+    return {"plan", "--layers",     "3", "--top-k",         "2", "--experts",
+            "16",   "--tokens",     "8", "--blocks",        "4", "--block-size",
+            "16",   "--ring-depth", "4", "--staging-depth", "3", "--json"};
+  }
+};
+
+// Against the workers themselves: what they allocate is what was planned.
+TEST_F(Plan, IsWhatWorkersTake) {
+  const Result result = run_tool(numbers());
+  ASSERT_EQ(result.status, 0) << result.output;
+  const auto plan = result.json();
+  EXPECT_EQ(plan["num_slots"], endpoint.num_slots);
+  EXPECT_EQ(plan["row_bytes"], endpoint.shape.row_bytes());
+  const auto& shm = plan["per_rank"]["shm"];
+  const auto& device = plan["per_rank"]["device"];
+  const auto size_of = [](const std::string& name) {
+    return std::filesystem::file_size("/dev/shm" + name);
+  };
+  {
+    CountingDevice counted;
+    const auto worker = make_shm_transport(counted, endpoint);
+    EXPECT_EQ(shm["shared_bytes"], size_of(buffer_name(endpoint)));
+    EXPECT_EQ(shm["device_bytes"], counted.device);
+    EXPECT_EQ(shm["pinned_bytes"], counted.pinned);
+  }
+  {
+    CountingDevice counted;
+    const auto worker = make_device_transport(counted, endpoint, {.staging_depth = 3});
+    EXPECT_EQ(device["shared_bytes"], size_of(ring_name(endpoint)));
+    EXPECT_EQ(device["device_bytes"], counted.device);
+    EXPECT_EQ(device["pinned_bytes"], counted.pinned);
+  }
+  const std::size_t record = StepRecordLayout(endpoint.shape, endpoint.max_tokens).bytes;
+  EXPECT_EQ(shm["bus_bytes_per_step"], record);
+  EXPECT_EQ(device["bus_bytes_per_step"], record);
+  Endpoint wire = endpoint;
+  wire.layout = ShmLayout::wire;
+  const ShmWriter writer(wire);
+  EXPECT_EQ(plan["per_rank"]["wire"]["shared_bytes"], size_of(buffer_name(wire)));
+}
+
+TEST_F(Plan, TakesTheModelFromAFileOrByName) {
+  const std::string config = directory.path() / "config.json";
+  std::ofstream(config) << R"({"num_hidden_layers": 48, "num_experts": 128,
+                               "num_experts_per_tok": 8})";
+  const auto by_file = run_tool({"plan", "--config", config, "--blocks", "64", "--json"});
+  const auto by_name = run_tool({"plan", "--model", "qwen3-30b-a3b", "--blocks", "64", "--json"});
+  EXPECT_EQ(by_file.status, 0) << by_file.output;
+  EXPECT_EQ(by_file.json(), by_name.json());
+  EXPECT_EQ(by_name.json()["row_bytes"], 384);
+  const Result text =
+      run_tool({"plan", "--model", "qwen3-30b-a3b", "--blocks", "64", "--ranks", "2"});
+  EXPECT_TRUE(test::contains(text.output, "48 layers x top-8 of 128 experts")) << text.output;
+  EXPECT_TRUE(test::contains(text.output, "2 ranks")) << text.output;
+}
+
+TEST_F(Plan, OfWhatCannotBeIsWrongUsage) {
+  const auto status = [](std::vector<std::string> more) {
+    more.insert(more.begin(), "plan");
+    return run_tool(std::move(more)).status;
+  };
+  EXPECT_EQ(status({"--blocks", "1"}), 2) << "no model";
+  EXPECT_EQ(status({"--model", "qwen3-30b-a3b"}), 2) << "no blocks";
+  EXPECT_EQ(status({"--model", "gpt-2", "--blocks", "1"}), 2);
+  EXPECT_EQ(status({"--model", "kimi-k2", "--layers", "3", "--blocks", "1"}), 2) << "two models";
+  EXPECT_EQ(status({"--model", "kimi-k2", "--blocks", "0"}), 2);
+  EXPECT_EQ(status({"--model", "kimi-k2", "--blocks", "9223372036854775807"}), 2);
+  EXPECT_EQ(status({"--model", "kimi-k2", "--blocks", "1", "--tokens", "-1"}), 2);
+  EXPECT_EQ(status({"--model", "kimi-k2", "--blocks", "1", "--ranks", "0"}), 2);
+  EXPECT_EQ(status({"--model", "kimi-k2", "--blocks", "1", "--staging-depth", "0"}), 2);
+  EXPECT_EQ(status({"--config", directory.path() / "none.json", "--blocks", "1"}), 1);
+}
+
+}  // namespace
+}  // namespace moetap
