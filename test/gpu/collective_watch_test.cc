@@ -1,5 +1,7 @@
 // Gathers that a device runs are held to their time limit, shown with work that never ends by
 // itself.
+#include "collective_watch.h"
+
 #include <moetap/error.h>
 #include <moetap/host_device.h>
 
@@ -10,7 +12,6 @@
 #include <thread>
 
 #include "../lib/throws.h"
-#include "collective_watch.h"
 
 namespace moetap {
 namespace {

@@ -106,9 +106,10 @@ void Exchange::start(const std::int32_t* from) {
   }
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
-    check_call(MPI_Isend(memory_->own.data(), static_cast<int>(bytes), MPI_BYTE, rank, kTag, ranks_,
-                         &requests_[static_cast<std::size_t>(size_ + rank)]),
-               "sending to", rank);
+    check_call(
+        MPI_Isend(memory_->own.data(), static_cast<int>(bytes), MPI_BYTE, rank, kTag, ranks_,
+                  &requests_[static_cast<std::size_t>(size_) + static_cast<std::size_t>(rank)]),
+        "sending to", rank);
   }
 }
 

@@ -77,7 +77,7 @@ void MpiCollective::gather(const std::int32_t* from, std::int32_t* to,
   auto call = std::make_unique<Call>(
       Call{this, calls_ + 1, from, to, std::vector(counts.begin(), counts.end())});
   stream.call(&MpiCollective::run, call.get());
-  call.release();  // run() has it
+  (void)call.release();  // run() has it
   ++calls_;
 }
 
