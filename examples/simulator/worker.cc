@@ -17,31 +17,10 @@
 
 #include "batch.h"
 #include "protocol.h"
-#include "router.h"
+#include "router_kernel.h"
 
 namespace demo {
 namespace {
-
-// One MoE layer's router for `num_tokens` tokens.
-struct RouterKernel {
-  static constexpr std::int64_t kTile = 64;  // tokens a block
-
-  Router router;
-  const Token* tokens;
-  const std::int32_t* positions;
-  std::int64_t num_tokens;
-  std::int32_t* topk_ids;
-  std::int64_t row_stride;
-  int layer;
-
-  MOETAP_DEVICE void operator()(moetap::Block block) const {
-    const std::int64_t first = block.index * kTile;
-    const std::int64_t last = first + kTile < num_tokens ? first + kTile : num_tokens;
-    for (std::int64_t i = first + block.lane; i < last; i += block.lanes) {
-      router(tokens[i], positions[i], layer, topk_ids + i * row_stride);
-    }
-  }
-};
 
 void sleep_for(void* duration) {
   std::this_thread::sleep_for(*static_cast<std::chrono::microseconds*>(duration));

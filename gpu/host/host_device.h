@@ -15,10 +15,13 @@ namespace moetap::host {
 template <class Interface>
 class HostDevice : public Interface, public Executor {
  public:
-  Buffer allocate(std::size_t bytes) final { return allocate_aligned(bytes, 256); }
+  Buffer allocate(std::size_t bytes) final {
+    return allocate_aligned(bytes, 256, Memory::Kind::device);
+  }
 
   Buffer allocate_pinned(std::size_t bytes) final {
-    return allocate_aligned(bytes, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
+    return allocate_aligned(bytes, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)),
+                            Memory::Kind::host);
   }
 
   Buffer pin(std::span<std::byte> bytes) final {
@@ -33,9 +36,9 @@ class HostDevice : public Interface, public Executor {
   std::unique_ptr<Event> make_event() final { return std::make_unique<HostEvent>(*this); }
 
  private:
-  Buffer allocate_aligned(std::size_t bytes, std::size_t alignment) {
+  Buffer allocate_aligned(std::size_t bytes, std::size_t alignment, Memory::Kind kind) {
     if (bytes == 0) return {};
-    return {*this, memory().allocate(bytes, alignment), bytes,
+    return {*this, memory().allocate(bytes, alignment, kind), bytes,
             [](Device& device, void* data, std::size_t) {
               self(device).block_until_all_done();
               self(device).memory().release(data);

@@ -10,7 +10,7 @@
 
 namespace moetap::host {
 
-void* Memory::allocate(std::size_t bytes, std::size_t alignment) {
+void* Memory::allocate(std::size_t bytes, std::size_t alignment, Kind kind) {
   void* data = ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
   if (data == nullptr) {
     throw SystemError(ENOMEM, fmt::format("cannot allocate {} bytes of host device memory; make "
@@ -19,7 +19,7 @@ void* Memory::allocate(std::size_t bytes, std::size_t alignment) {
   }
   std::memset(data, std::to_integer<int>(kPoison), bytes);
   const std::lock_guard lock(mutex_);
-  pieces_.emplace(static_cast<std::byte*>(data), Piece{bytes, alignment});
+  pieces_.emplace(static_cast<std::byte*>(data), Piece{bytes, alignment, kind});
   return data;
 }
 
@@ -43,7 +43,7 @@ void Memory::add(void* data, std::size_t bytes) {
                       bytes, data, piece.bytes, static_cast<const void*>(other)));
     }
   }
-  pieces_.emplace(start, Piece{bytes, 0});
+  pieces_.emplace(start, Piece{bytes, 0, Kind::host});
 }
 
 void Memory::remove(void* data) {
@@ -51,15 +51,15 @@ void Memory::remove(void* data) {
   pieces_.erase(static_cast<std::byte*>(data));
 }
 
-void Memory::require(const char* what, const void* data, std::size_t bytes) const {
-  if (bytes == 0) return;
+Memory::Kind Memory::require(const char* what, const void* data, std::size_t bytes) const {
+  if (bytes == 0) return Kind::device;
   const auto* const start = static_cast<const std::byte*>(data);
   const std::lock_guard lock(mutex_);
   const auto next = pieces_.upper_bound(start);
   if (next != pieces_.begin()) {
     const auto& [piece_start, piece] = *std::prev(next);
     const auto offset = static_cast<std::size_t>(start - piece_start);
-    if (offset < piece.bytes && bytes <= piece.bytes - offset) return;
+    if (offset < piece.bytes && bytes <= piece.bytes - offset) return piece.kind;
     if (offset < piece.bytes) {
       throw ArgumentError(
           fmt::format("{} of {} bytes at offset {} of a buffer of {} bytes: keep it inside", what,

@@ -19,8 +19,15 @@ void HostEvent::move_to(Point point) {
 }
 
 void HostStream::copy(void* to, const void* from, std::size_t bytes) {
-  executor_.memory().require("copy from", from, bytes);
-  executor_.memory().require("copy to", to, bytes);
+  const Memory::Kind source = executor_.memory().require("copy from", from, bytes);
+  const Memory::Kind target = executor_.memory().require("copy to", to, bytes);
+  if (source == Memory::Kind::host && target == Memory::Kind::host) {
+    throw ArgumentError(
+        fmt::format("copy of {} bytes from pinned host memory to pinned host memory: CUDA would "
+                    "not queue it but "
+                    "block; copy it on the host",
+                    bytes));
+  }
   submit(Copy{to, from, bytes});
 }
 

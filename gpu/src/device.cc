@@ -1,9 +1,12 @@
+#include <moetap/cuda_device.h>
 #include <moetap/device.h>
 #include <moetap/error.h>
 #include <moetap/host_device.h>
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <optional>
 #include <utility>
 
 namespace moetap {
@@ -33,23 +36,23 @@ Buffer::~Buffer() {
 
 namespace {
 
-bool names_cuda(std::string_view name) {
-  if (name == "cuda") return true;
-  if (!name.starts_with("cuda:")) return false;
+// The N of "cuda" or "cuda:N".
+std::optional<int> cuda_index(std::string_view name) {
+  if (name == "cuda") return 0;
+  if (!name.starts_with("cuda:")) return std::nullopt;
   name.remove_prefix(5);
-  return !name.empty() && name.find_first_not_of("0123456789") == name.npos;
+  int index = 0;
+  const auto [end, error] = std::from_chars(name.begin(), name.end(), index);
+  if (error != std::errc() || end != name.end() || index < 0) return std::nullopt;
+  return index;
 }
 
 }  // namespace
 
 std::unique_ptr<Device> open_device(std::string_view name) {
-  if (name == "auto" || name == "host") return make_host_device();
-  if (names_cuda(name)) {
-    throw ArgumentError(fmt::format(
-        "device '{}' is not available: this build of moetap has no CUDA device; use 'host' or "
-        "'auto', or a moetap-gpu built where Meson finds the CUDA toolkit",
-        name));
-  }
+  if (name == "host") return make_host_device();
+  if (name == "auto") return why_no_cuda() ? make_host_device() : make_cuda_device(0);
+  if (const auto index = cuda_index(name)) return make_cuda_device(*index);
   throw ArgumentError(
       fmt::format("unknown device '{}': choose 'auto', 'host', 'cuda' or 'cuda:N'", name));
 }

@@ -1,10 +1,11 @@
 // A test on every kind of device, and a way to hold a stream back on each.
 #pragma once
 
-#include <atomic>
+#include <cstdint>
 #include <memory>
 
 #include "devices.h"
+#include "test_kernels.h"
 
 namespace moetap::test {
 
@@ -15,9 +16,12 @@ class DeviceTest : public testing::TestWithParam<DeviceMaker> {
 
 #define MOETAP_ON_EVERY_DEVICE(Suite) \
   INSTANTIATE_TEST_SUITE_P(, Suite, testing::ValuesIn(every_device()), device_name)
+#define MOETAP_ON_EVERY_HOST_DEVICE(Suite) \
+  INSTANTIATE_TEST_SUITE_P(, Suite, testing::ValuesIn(every_host_device()), device_name)
 
 // Keeps the work that is queued on a stream from now on from running until release(), or, on a
-// seeded device, until a wait needs it.
+// seeded device, until a wait needs it. On a GPU a kernel spins: a callback that waits would hold
+// those of other streams too.
 class Delay {
  public:
   Delay(Device& device, Stream& stream)
@@ -25,7 +29,9 @@ class Delay {
     if (seeded_ != nullptr) {
       seeded_->hold(stream, true);
     } else {
-      stream.call([](void* gate) { static_cast<std::atomic<bool>*>(gate)->wait(false); }, &open_);
+      gate_ = device.allocate_pinned(sizeof(std::uint32_t));
+      *gate_.as<std::uint32_t>() = 0;
+      stream.launch(Spin{gate_.as<std::uint32_t>()}, 1);
     }
   }
   ~Delay() {
@@ -37,14 +43,13 @@ class Delay {
 
   void release() {
     if (seeded_ != nullptr) return seeded_->hold(stream_, false);
-    open_ = true;
-    open_.notify_all();
+    __atomic_store_n(gate_.as<std::uint32_t>(), 1U, __ATOMIC_RELEASE);
   }
 
  private:
   SeededDevice* seeded_;
   Stream& stream_;
-  std::atomic<bool> open_{false};
+  Buffer gate_;
 };
 
 }  // namespace moetap::test

@@ -5,8 +5,10 @@
 #include <moetap/host_device.h>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <ostream>
@@ -27,7 +29,7 @@ inline std::ostream& operator<<(std::ostream& out, const DeviceMaker& maker) {
   return out << maker.name;
 }
 
-inline std::vector<DeviceMaker> every_device() {
+inline std::vector<DeviceMaker> every_host_device() {
   std::vector<DeviceMaker> makers = {
       {"host", [](std::uint64_t) { return make_host_device(); }},
   };
@@ -36,6 +38,25 @@ inline std::vector<DeviceMaker> every_device() {
         {"seeded" + std::to_string(seed),
          [](std::uint64_t s) -> std::unique_ptr<Device> { return make_seeded_device(s); }, seed});
   }
+  return makers;
+}
+
+// Whether a GPU is to be expected here. Does not ask CUDA, after which no child process could.
+inline bool expect_gpu() {
+#if defined(MOETAP_WITH_CUDA)
+  return ::access("/dev/nvidiactl", F_OK) == 0 || ::access("/dev/dxg", F_OK) == 0;
+#else
+  return false;
+#endif
+}
+
+// `cuda` too where there is a GPU; where there is none, Cuda.RunsTheTestsOfEveryDevice says why.
+inline std::vector<DeviceMaker> every_device() {
+  std::vector<DeviceMaker> makers = every_host_device();
+  if (!expect_gpu()) return makers;
+  // A kernel that is loaded when it is first launched may wait for one that a test holds back.
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  makers.push_back({"cuda", [](std::uint64_t) { return open_device("cuda"); }});
   return makers;
 }
 

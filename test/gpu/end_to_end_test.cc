@@ -176,14 +176,17 @@ void EndToEnd::read_at_the_end(Reader& reader) {
   }
 }
 
+// The worker is the process that tests before this one ran in: CUDA does not survive a fork.
 TEST_P(EndToEnd, EveryRowIsExactOrSaysThatItIsNot) {
-  ChildProcess worker([this] { run_worker(); });
-  Reader reader(std::get<TransportMaker>(GetParam()).scheduler(endpoint));
-  read_while_it_runs(reader);
-  all_published.wait();
-  read_at_the_end(reader);
-  all_read.raise();
-  EXPECT_EQ(worker.join(), 0);
+  ChildProcess scheduler([this] {
+    Reader reader(std::get<TransportMaker>(GetParam()).scheduler(endpoint));
+    read_while_it_runs(reader);
+    all_published.wait();
+    read_at_the_end(reader);
+    all_read.raise();
+  });
+  run_worker();
+  EXPECT_EQ(scheduler.join(), 0);
 }
 
 }  // namespace

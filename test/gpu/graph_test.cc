@@ -7,33 +7,16 @@
 #include <vector>
 
 #include "device_test.h"
+#include "test_kernels.h"
 
 namespace moetap::test {
 namespace {
-
-// to[i] += from[i] * factor: the memory is read at each replay, the factor is frozen.
-struct AddScaled {
-  std::int64_t* to;
-  const std::int64_t* from;
-  std::int64_t factor;
-  std::int64_t count;
-  MOETAP_DEVICE void operator()(Block block) const {
-    for (std::int64_t i = block.lane; i < count; i += block.lanes) to[i] += from[i] * factor;
-  }
-};
-
-struct Put {
-  std::int64_t* to;
-  std::int64_t value;
-  MOETAP_DEVICE void operator()(Block block) const {
-    if (block.lane == 0) *to = value;
-  }
-};
 
 class GraphReplay : public DeviceTest {
  protected:
   std::unique_ptr<Stream> stream = device->make_stream();
   Buffer memory = device->allocate_pinned(4096);
+  Buffer device_memory = device->allocate(sizeof(std::int64_t));
   std::int64_t* const x = memory.as<std::int64_t>();
   std::int64_t* const y = x + 8;
   std::int64_t* const z = x + 16;
@@ -46,9 +29,10 @@ class GraphReplay : public DeviceTest {
 
 TEST_P(GraphReplay, RunsNothingWhileItRecords) {
   stream->begin_capture();
-  stream->launch(Put{x, 1}, 1);
+  stream->launch(Set{x, 1}, 1);
   stream->fill(y, 0xFF, 8);
-  stream->copy(z, x, 8);
+  stream->copy(device_memory.data(), x, 8);
+  stream->copy(z, device_memory.data(), 8);
   const auto graph = stream->end_capture();
   stream->synchronize();
   EXPECT_EQ(*x, 0);
@@ -69,7 +53,7 @@ TEST_P(GraphReplay, ReadsMemoryAtEachReplay) {
   factor = 1000;
   const auto graph = stream->end_capture();
   for (std::int64_t replay = 1; replay <= 3; ++replay) {
-    for (int i = 0; i < 4; ++i) stream->launch(Put{x + i, replay + i}, 1);
+    for (int i = 0; i < 4; ++i) stream->launch(Set{x + i, replay + i}, 1);
     stream->launch(*graph);
   }
   stream->synchronize();
@@ -82,7 +66,7 @@ TEST_P(GraphReplay, KeepsTheStreamsOrderAroundIt) {
   stream->fill(x, 0, 8);
   const auto graph = stream->end_capture();
   for (std::int64_t i = 1; i <= 4; ++i) {
-    stream->launch(Put{x, i}, 1);
+    stream->launch(Set{x, i}, 1);
     stream->launch(*graph);
   }
   stream->launch(AddScaled{z, y, 1, 1}, 1);
@@ -98,13 +82,13 @@ TEST_P(GraphReplay, RunsOnAnyStreamOrderedByThatOne) {
   auto other = device->make_stream();
   auto event = device->make_event();
   Delay delay(*device, *stream);
-  stream->launch(Put{x, 5}, 1);
+  stream->launch(Set{x, 5}, 1);
   stream->record(*event);
   other->wait(*event);
   other->launch(*graph);
   other->record(*event);
   stream->wait(*event);
-  stream->copy(z, y, 8);
+  stream->launch(Assign{z, y}, 1);
   delay.release();
   stream->synchronize();
   EXPECT_EQ(*z, 5);
@@ -141,7 +125,7 @@ TEST_P(GraphReplay, CallsBackAtEachReplay) {
       &seen);
   const auto graph = stream->end_capture();
   for (std::int64_t i = 1; i <= 3; ++i) {
-    stream->launch(Put{x, i}, 1);
+    stream->launch(Set{x, i}, 1);
     stream->launch(*graph);
   }
   stream->synchronize();
@@ -153,7 +137,7 @@ TEST_P(GraphReplay, MayBePartOfAnotherGraph) {
   stream->launch(AddScaled{y, x, 1, 1}, 1);
   auto inner = stream->end_capture();
   stream->begin_capture();
-  stream->launch(Put{x, 3}, 1);
+  stream->launch(Set{x, 3}, 1);
   stream->launch(*inner);
   stream->launch(*inner);
   const auto outer = stream->end_capture();
@@ -167,7 +151,7 @@ TEST_P(GraphReplay, MayBePartOfAnotherGraph) {
 TEST_P(GraphReplay, OutlivesTheGraphAndTheStreamThatRecordedIt) {
   auto recorder = device->make_stream();
   recorder->begin_capture();
-  recorder->launch(Put{x, 3}, 1);
+  recorder->launch(Set{x, 3}, 1);
   auto graph = recorder->end_capture();
   recorder.reset();
   stream->launch(*graph);
@@ -186,7 +170,7 @@ TEST_P(GraphReplay, RefusesWhatCannotBeRecordedAndGoesOnRecording) {
   EXPECT_THROW(stream->record(*event), StateError);
   EXPECT_THROW(stream->wait(*event), StateError);
   EXPECT_THROW(stream->begin_capture(), StateError);
-  stream->launch(Put{x, 3}, 1);
+  stream->launch(Set{x, 3}, 1);
   const auto graph = stream->end_capture();
   stream->launch(*graph);
   stream->synchronize();
@@ -197,8 +181,8 @@ TEST_P(GraphReplay, LeavesOtherStreamsAlone) {
   auto other = device->make_stream();
   auto event = device->make_event();
   stream->begin_capture();
-  stream->launch(Put{x, 1}, 1);
-  other->launch(Put{y, 2}, 1);
+  stream->launch(Set{x, 1}, 1);
+  other->launch(Set{y, 2}, 1);
   other->record(*event);
   other->synchronize();
   event->synchronize();
@@ -220,7 +204,7 @@ TEST_P(GraphReplay, RefusesAnotherDevicesGraphs) {
 TEST_P(GraphReplay, AStreamMayEndWhileItRecords) {
   auto recorder = device->make_stream();
   recorder->begin_capture();
-  recorder->launch(Put{x, 1}, 1);
+  recorder->launch(Set{x, 1}, 1);
   recorder.reset();
   EXPECT_EQ(*x, 0);
 }
@@ -229,6 +213,3 @@ MOETAP_ON_EVERY_DEVICE(GraphReplay);
 
 }  // namespace
 }  // namespace moetap::test
-
-MOETAP_DEFINE_KERNEL(moetap::test::AddScaled);
-MOETAP_DEFINE_KERNEL(moetap::test::Put);

@@ -33,25 +33,15 @@ std::string message_of(const std::function<void()>& call) {
   return "nothing was thrown";
 }
 
-TEST(OpenDevice, FindsTheHost) {
-  EXPECT_EQ(open_device("host")->name(), "host");
-  EXPECT_NE(open_device()->name(), "");
-}
+TEST(OpenDevice, FindsTheHost) { EXPECT_EQ(open_device("host")->name(), "host"); }
 
 TEST(OpenDevice, ListsTheChoicesForAnUnknownName) {
-  for (const char* name : {"", "gpu", "host:0", "Host", "cuda1", "cuda:", "cuda:x", "cuda:-1"}) {
+  for (const char* name :
+       {"", "gpu", "host:0", "Host", "cuda1", "cuda:", "cuda:x", "cuda:-1", "cuda:1x"}) {
     EXPECT_THROW(open_device(name), ArgumentError) << name;
     const std::string message = message_of([&] { open_device(name); });
     EXPECT_NE(message.find(std::string("'") + name + "'"), message.npos) << message;
     EXPECT_NE(message.find("'auto', 'host', 'cuda' or 'cuda:N'"), message.npos) << message;
-  }
-}
-
-TEST(OpenDevice, SaysWhyThereIsNoCudaDevice) {
-  for (const char* name : {"cuda", "cuda:0", "cuda:15"}) {
-    EXPECT_THROW(open_device(name), ArgumentError) << name;
-    const std::string message = message_of([&] { open_device(name); });
-    EXPECT_NE(message.find("this build of moetap has no CUDA device"), message.npos) << message;
   }
 }
 
@@ -122,6 +112,16 @@ TEST_P(HostMemory, IsTheOnlyMemoryThatCopiesTake) {
   stream->synchronize();
 }
 
+// CUDA would block until it is done, and a program that counts on a queue may then stand still.
+TEST_P(HostMemory, IsNotCopiedToHostMemory) {
+  const Buffer pinned = device->allocate_pinned(64);
+  std::vector<std::byte> owned(64);
+  const Buffer also_pinned = device->pin(owned);
+  EXPECT_THROW(stream->copy(pinned.data(), pinned.data() + 32, 32), ArgumentError);
+  EXPECT_THROW(stream->copy(pinned.data(), also_pinned.data(), 64), ArgumentError);
+  stream->copy(pinned.data(), nullptr, 0);
+}
+
 TEST_P(HostMemory, IsNotLeftByACopy) {
   const Buffer from = device->allocate(64);
   const Buffer to = device->allocate(64);
@@ -158,7 +158,7 @@ TEST_P(HostMemory, IsNotPinnedTwice) {
   const Buffer after = device->pin(all.subspan(90));
 }
 
-MOETAP_ON_EVERY_DEVICE(HostMemory);
+MOETAP_ON_EVERY_HOST_DEVICE(HostMemory);
 
 class HostCallback : public DeviceTest {};
 
@@ -232,7 +232,7 @@ TEST_P(HostCallback, KernelsMustNotThrowEither) {
       "a kernel threw");
 }
 
-MOETAP_ON_EVERY_DEVICE(HostCallback);
+MOETAP_ON_EVERY_HOST_DEVICE(HostCallback);
 
 // The ring holds 1024 operations; the caller is held at the next one, and nothing is lost.
 TEST(HostStreams, HoldTheCallerWhileTheirQueueIsFull) {
@@ -321,4 +321,4 @@ TEST(HostStreams, WakeWhoSleeps) {
 }  // namespace
 }  // namespace moetap::test
 
-MOETAP_DEFINE_KERNEL(moetap::test::Throw);
+MOETAP_DEFINE_HOST_KERNEL(moetap::test::Throw);

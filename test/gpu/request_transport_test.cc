@@ -78,40 +78,45 @@ class RequestTransportEndToEnd : public RequestTransport,
     all_taken.wait();
   }
 
+  void run_scheduler() {
+    RequestReader reader(make_request_reader(endpoint));
+    std::vector<std::uint64_t> never_asked;
+    for (const auto& finished : scenario.finished) {
+      if (finished.asked) {
+        expect_request(reader, finished);
+      } else {
+        never_asked.push_back(finished.request);
+      }
+    }
+    EXPECT_FALSE(never_asked.empty());
+    for (const std::uint64_t request : never_asked) {
+      EXPECT_THROW(reader.take(request, {0, 1}, Milliseconds(0)), TimeoutError) << request;
+    }
+    // A step that nobody wanted anything of has no outcome, the next one stands for it.
+    std::vector<ScenarioStep> steps = scenario.scenario.steps;
+    while (!steps.back().wants_any()) steps.pop_back();
+    for (const ScenarioStep& step : steps) {
+      if (!step.fails()) {
+        EXPECT_NO_THROW(reader.wait_for(step.step, kPatience)) << step.step;
+      } else {
+        EXPECT_THROW(reader.wait_for(step.step, kPatience), StepFailed) << step.step;
+      }
+    }
+    all_taken.raise();
+  }
+
   RequestScenario scenario;
   Signal all_taken;
 };
 INSTANTIATE_TEST_SUITE_P(Devices, RequestTransportEndToEnd, ::testing::ValuesIn(every_device()),
                          device_name);
 
+// The worker is the process that tests before this one ran in: CUDA does not survive a fork.
 TEST_P(RequestTransportEndToEnd, EveryRowIsExactOrMissing) {  // H9, H10, H17
-  ChildProcess worker([this] { run_worker(); });
-  RequestReader reader(make_request_reader(endpoint));
   ASSERT_GT(scenario.finished.size(), 10u);
-  std::vector<std::uint64_t> never_asked;
-  for (const auto& finished : scenario.finished) {
-    if (finished.asked) {
-      expect_request(reader, finished);
-    } else {
-      never_asked.push_back(finished.request);
-    }
-  }
-  EXPECT_FALSE(never_asked.empty());
-  for (const std::uint64_t request : never_asked) {
-    EXPECT_THROW(reader.take(request, {0, 1}, Milliseconds(0)), TimeoutError) << request;
-  }
-  // A step that nobody wanted anything of has no outcome, the next one stands for it.
-  std::vector<ScenarioStep> steps = scenario.scenario.steps;
-  while (!steps.back().wants_any()) steps.pop_back();
-  for (const ScenarioStep& step : steps) {
-    if (!step.fails()) {
-      EXPECT_NO_THROW(reader.wait_for(step.step, kPatience)) << step.step;
-    } else {
-      EXPECT_THROW(reader.wait_for(step.step, kPatience), StepFailed) << step.step;
-    }
-  }
-  all_taken.raise();
-  EXPECT_EQ(worker.join(), 0);
+  ChildProcess scheduler([this] { run_scheduler(); });
+  run_worker();
+  EXPECT_EQ(scheduler.join(), 0);
 }
 
 // Plain steps whose tokens all are one request's, 8 a step.

@@ -38,8 +38,9 @@ class Stream {
  public:
   virtual ~Stream() = default;
 
-  // Between device and/or pinned host memory of this device. Sources and targets must stay valid
-  // until it ran. The host device throws ArgumentError for any other memory and outside a buffer.
+  // Between device memory of this device and more of that, or pinned host memory. Sources and
+  // targets must stay valid until it ran. The host device throws ArgumentError for any other memory,
+  // outside a buffer, and from host to host memory, where CUDA would block.
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
   virtual void fill(void* to, std::uint8_t value, std::size_t bytes) = 0;
 
@@ -104,7 +105,7 @@ class Device {
   virtual std::string name() const = 0;  // "host", "cuda:0"
 
   virtual Buffer allocate(std::size_t bytes) = 0;         // device memory, 256-byte aligned
-  virtual Buffer allocate_pinned(std::size_t bytes) = 0;  // host memory, page-aligned
+  virtual Buffer allocate_pinned(std::size_t bytes) = 0;  // host memory, 256-byte aligned
 
   // Page-locks memory that someone else owns (shared memory) while the result lives. ArgumentError
   // if some of it is locked already.

@@ -65,17 +65,22 @@ void run_on_host(const void* arguments, Block block) {
   (*static_cast<const Kernel*>(arguments))(block);
 }
 
+#define MOETAP_KERNEL_ENTRY(Kernel, cuda)                              \
+  template <>                                                          \
+  const ::moetap::KernelEntry moetap::KernelEntryOf<Kernel>::entry = { \
+      #Kernel, &::moetap::run_on_host<Kernel>, cuda}
+
+// For kernels that need no GPU, or hide from one in a .cc file.
+#define MOETAP_DEFINE_HOST_KERNEL(Kernel) MOETAP_KERNEL_ENTRY(Kernel, nullptr)
+
+// In a program that has MOETAP_WITH_CUDA defined, a .cu file names the kernel too: see
+// <moetap/cuda_kernel.h>.
 #if defined(MOETAP_WITH_CUDA)
 template <class Kernel>
 void run_on_cuda(const void* arguments, std::int64_t blocks, void* cuda_stream);  // in a .cu file
-#define MOETAP_CUDA_ENTRY(Kernel) &::moetap::run_on_cuda<Kernel>
+#define MOETAP_DEFINE_KERNEL(Kernel) MOETAP_KERNEL_ENTRY(Kernel, &::moetap::run_on_cuda<Kernel>)
 #else
-#define MOETAP_CUDA_ENTRY(Kernel) nullptr
+#define MOETAP_DEFINE_KERNEL(Kernel) MOETAP_DEFINE_HOST_KERNEL(Kernel)
 #endif
-
-#define MOETAP_DEFINE_KERNEL(Kernel)                                   \
-  template <>                                                          \
-  const ::moetap::KernelEntry moetap::KernelEntryOf<Kernel>::entry = { \
-      #Kernel, &::moetap::run_on_host<Kernel>, MOETAP_CUDA_ENTRY(Kernel)}
 
 }  // namespace moetap

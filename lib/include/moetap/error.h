@@ -39,6 +39,17 @@ class SystemError : public std::system_error {
       : std::system_error(error, std::generic_category(), what) {}
 };
 
+// A device's runtime said no. The message has the call and its error's name and text; code() is the
+// runtime's number for it.
+class DeviceError : public std::runtime_error {
+ public:
+  DeviceError(int code, const std::string& what) : std::runtime_error(what), code_(code) {}
+  int code() const { return code_; }
+
+ private:
+  int code_;
+};
+
 // The two ends do not describe the same thing, or shared memory holds something that is not ours.
 class MismatchError : public std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -1,0 +1,124 @@
+// What only a GPU does; and, where there is none, what is said about that.
+#include <moetap/cuda_device.h>
+#include <moetap/error.h>
+
+#include <string>
+
+#include "device_test.h"
+#include "message_of.h"
+#if defined(MOETAP_WITH_CUDA)
+#include <cuda_runtime_api.h>
+#endif
+
+namespace moetap::test {
+namespace {
+
+#define SKIP_WITHOUT_GPU() \
+  if (const auto why = why_no_cuda()) GTEST_SKIP() << "no GPU: " << *why
+
+// The visible sign of the tests that a machine without a GPU leaves out.
+TEST(Cuda, RunsTheTestsOfEveryDevice) {
+  SKIP_WITHOUT_GPU();
+  EXPECT_TRUE(expect_gpu());
+  EXPECT_EQ(open_device()->name(), "cuda:0");
+  EXPECT_EQ(open_device("cuda:0")->name(), "cuda:0");
+}
+
+TEST(Cuda, IsNeitherChosenNorHadWhereThereIsNone) {
+  const auto why = why_no_cuda();
+  if (!why) GTEST_SKIP() << "there is a GPU";
+  EXPECT_EQ(open_device()->name(), "host");
+  for (const char* name : {"cuda", "cuda:0", "cuda:15"}) {
+    const std::string message = message_of<ArgumentError>([&] { open_device(name); });
+    EXPECT_TRUE(contains(message, *why)) << message;
+  }
+}
+
+TEST(Cuda, TakesNoHostDevicesStreamForItsOwn) {
+  const auto host = make_host_device();
+  EXPECT_THROW(wrap_stream(*host, nullptr), ArgumentError);
+}
+
+#if defined(MOETAP_WITH_CUDA)
+TEST(Cuda, NamesTheGpusThatThereAre) {
+  SKIP_WITHOUT_GPU();
+  const std::string message = message_of<ArgumentError>([] { open_device("cuda:1000"); });
+  EXPECT_TRUE(contains(message, "no GPU 1000: CUDA shows ")) << message;
+}
+
+TEST(Cuda, SaysWhichCallFailedAndWhy) {
+  SKIP_WITHOUT_GPU();
+  const auto device = open_device("cuda");
+  const std::string message =
+      message_of<DeviceError>([&] { device->allocate(std::size_t{1} << 60); });
+  EXPECT_TRUE(contains(message, "cudaMalloc of ")) << message;
+  EXPECT_TRUE(contains(message, "cudaErrorMemoryAllocation (")) << message;
+  device->allocate(256);  // and the error is not found again
+}
+
+TEST(Cuda, WorksOnAnEnginesOwnStream) {
+  SKIP_WITHOUT_GPU();
+  const auto device = open_device("cuda");
+  cudaStream_t engine = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&engine, cudaStreamNonBlocking), cudaSuccess);
+  Buffer memory = device->allocate_pinned(64);
+  auto* const x = memory.as<std::int64_t>();
+  {
+    const auto stream = wrap_stream(*device, engine);
+    stream->launch(Set{x, 7}, 1);
+    ASSERT_EQ(cudaStreamSynchronize(engine), cudaSuccess);
+    EXPECT_EQ(*x, 7);
+  }
+  EXPECT_EQ(cudaStreamQuery(engine), cudaSuccess);  // the view's end is not the stream's
+  EXPECT_EQ(cudaStreamDestroy(engine), cudaSuccess);
+}
+
+TEST(Cuda, BecomesPartOfAGraphThatTheEngineRecords) {
+  SKIP_WITHOUT_GPU();
+  const auto device = open_device("cuda");
+  cudaStream_t engine = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&engine, cudaStreamNonBlocking), cudaSuccess);
+  const auto stream = wrap_stream(*device, engine);
+  const auto event = device->make_event();
+  Buffer memory = device->allocate_pinned(64);
+  auto* const x = memory.as<std::int64_t>();
+  *x = 0;
+  ASSERT_EQ(cudaStreamBeginCapture(engine, cudaStreamCaptureModeGlobal), cudaSuccess);
+  stream->launch(Append{x, 1}, 1);
+  EXPECT_THROW(stream->record(*event), StateError);
+  EXPECT_THROW(stream->synchronize(), StateError);
+  EXPECT_THROW(stream->end_capture(), StateError);  // it is the engine's to end
+  device->allocate(256);                            // in no one's way
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(engine, &graph), cudaSuccess);
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  EXPECT_EQ(*x, 0);
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(cudaGraphLaunch(executable, engine), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(engine), cudaSuccess);
+  EXPECT_EQ(*x, 32);
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(engine);
+}
+
+TEST(Cuda, LeavesTheThreadsSelectedGpuAlone) {
+  SKIP_WITHOUT_GPU();
+  int count = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+  if (count < 2) GTEST_SKIP() << "there is one GPU only";
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  const auto device = open_device("cuda:0");
+  const auto stream = device->make_stream();
+  const Buffer memory = device->allocate(64);
+  stream->fill(memory.data(), 0, 64);
+  stream->synchronize();
+  int selected = -1;
+  ASSERT_EQ(cudaGetDevice(&selected), cudaSuccess);
+  EXPECT_EQ(selected, 1);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+}
+#endif
+
+}  // namespace
+}  // namespace moetap::test

@@ -1,0 +1,8 @@
+#include "test_kernels.h"
+
+MOETAP_DEFINE_KERNEL(moetap::test::AddScaled);
+MOETAP_DEFINE_KERNEL(moetap::test::Append);
+MOETAP_DEFINE_KERNEL(moetap::test::Assign);
+MOETAP_DEFINE_KERNEL(moetap::test::CountVisits);
+MOETAP_DEFINE_KERNEL(moetap::test::Set);
+MOETAP_DEFINE_KERNEL(moetap::test::Spin);

@@ -1,0 +1,10 @@
+#include "test_kernels.h"
+
+#include <moetap/cuda_kernel.h>
+
+MOETAP_CUDA_KERNEL(moetap::test::AddScaled);
+MOETAP_CUDA_KERNEL(moetap::test::Append);
+MOETAP_CUDA_KERNEL(moetap::test::Assign);
+MOETAP_CUDA_KERNEL(moetap::test::CountVisits);
+MOETAP_CUDA_KERNEL(moetap::test::Set);
+MOETAP_CUDA_KERNEL(moetap::test::Spin);
