@@ -4,8 +4,12 @@
 #include <cstdint>
 
 #include "../src/kernels.h"
+#include "../src/pack_kernel.h"
+#include "../src/router_kernel.h"
 
+MOETAP_CUDA_KERNEL(moetap::AdoptForeignKernel);
 MOETAP_CUDA_KERNEL(moetap::BeginStepKernel);
+MOETAP_CUDA_KERNEL(moetap::ClearForeignKernel);
 MOETAP_CUDA_KERNEL(moetap::CaptureKernel<std::uint8_t>);
 MOETAP_CUDA_KERNEL(moetap::CaptureKernel<std::uint16_t>);
 MOETAP_CUDA_KERNEL(moetap::CaptureKernel<std::int16_t>);
@@ -13,4 +17,11 @@ MOETAP_CUDA_KERNEL(moetap::CaptureKernel<std::int32_t>);
 MOETAP_CUDA_KERNEL(moetap::CaptureKernel<std::int64_t>);
 MOETAP_CUDA_KERNEL(moetap::SnapshotKernel<std::uint8_t>);
 MOETAP_CUDA_KERNEL(moetap::SnapshotKernel<std::uint16_t>);
+MOETAP_CUDA_KERNEL(moetap::PackKernel<std::uint8_t>);
+MOETAP_CUDA_KERNEL(moetap::PackKernel<std::uint16_t>);
+MOETAP_CUDA_KERNEL(moetap::PackKernel<std::int16_t>);
+MOETAP_CUDA_KERNEL(moetap::PackKernel<std::int32_t>);
+MOETAP_CUDA_KERNEL(moetap::PackKernel<std::int64_t>);
 MOETAP_CUDA_KERNEL(moetap::ReportKernel);
+MOETAP_CUDA_KERNEL(moetap::RouterKernel);
+MOETAP_CUDA_KERNEL(moetap::CapturingRouterKernel);

@@ -22,6 +22,11 @@ class CaptureOnlyTransport final : public CaptureTransport {
                Stream& stream) override {
     cache_.capture(layer, topk_ids, first_row, stream);
   }
+  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row,
+                  RouteSink& sink) override {
+    sink = cache_.sink(layer, first_row, end_row);
+  }
+  RouteOutput route_output(int layer) override { return cache_.route_output(layer); }
   void publish(const Slot*, Stream&) override {}
   void finalize(Step, Milliseconds) override {}
   void end_request(std::uint64_t, RequestEnd) override {}

@@ -1,5 +1,6 @@
 #include <moetap/device_cache.h>
 #include <moetap/error.h>
+#include <moetap/transport.h>
 
 #include <fmt/format.h>
 
@@ -12,7 +13,9 @@
 
 namespace moetap {
 
+MOETAP_DEFINE_KERNEL(AdoptForeignKernel);
 MOETAP_DEFINE_KERNEL(BeginStepKernel);
+MOETAP_DEFINE_KERNEL(ClearForeignKernel);
 MOETAP_DEFINE_KERNEL(CaptureKernel<std::uint8_t>);
 MOETAP_DEFINE_KERNEL(CaptureKernel<std::uint16_t>);
 MOETAP_DEFINE_KERNEL(CaptureKernel<std::int16_t>);
@@ -59,6 +62,7 @@ DeviceCache::Layout::Layout(const ModelShape& shape, std::int64_t max_tokens) {
   const auto tokens = static_cast<std::size_t>(max_tokens);
   step = part(sizeof(DeviceStep));
   captured = part(static_cast<std::size_t>(shape.num_layers()) * sizeof(std::uint64_t));
+  foreign = part(static_cast<std::size_t>(shape.num_layers()));
   missing_step = part(tokens * sizeof(std::uint64_t));
   routes = part(tokens * shape.row_ids() * sizeof(std::uint16_t));
 }
@@ -70,10 +74,12 @@ std::size_t DeviceCache::bytes(const ModelShape& shape, std::int64_t max_tokens)
 DeviceCache::DeviceCache(Device& device, const ModelShape& shape, std::int64_t max_tokens,
                          std::string owner)
     : owner_(std::move(owner)),
+      device_(device),
       shape_(shape),
       max_tokens_(max_tokens),
       layout_(shape, max_tokens),
-      memory_(device.allocate(layout_.bytes)) {
+      memory_(device.allocate(layout_.bytes)),
+      foreign_(static_cast<std::size_t>(shape.num_layers())) {
   // Stamps of step 0, "none". The routes need no value: nothing reads a row before it is captured.
   const std::unique_ptr<Stream> stream = device.make_stream();
   stream->fill(memory_.data(), 0, layout_.routes);
@@ -92,27 +98,87 @@ void DeviceCache::begin_step(Step step, std::int64_t num_tokens, std::int64_t dp
   }
   const DeviceStep value{.step = step, .num_tokens = num_tokens, .dp_row = dp_row};
   stream.launch(BeginStepKernel{.step = memory_.as<DeviceStep>(layout_.step), .value = value}, 1);
+  num_tokens_ = num_tokens;
+  launch_foreign<ClearForeignKernel>(num_tokens, stream);
+}
+
+void DeviceCache::require_layer(int layer) const {
+  if (layer >= 0 && layer < shape_.num_layers()) return;
+  throw RangeError(fmt::format("layer index {} is outside [0, {}): see ModelShape::layer_index",
+                               layer, shape_.num_layers()));
+}
+
+void DeviceCache::require_own(int layer) const {
+  require_layer(layer);
+  const auto index = static_cast<std::size_t>(layer);
+  if (!foreign_[index]) return;
+  throw StateError(fmt::format(
+      "layer {}: a fused kernel was given its routing output, so nothing else may capture it",
+      shape_.moe_layers()[index]));
+}
+
+RouteSink DeviceCache::sink(int layer, std::int64_t first_row, std::int64_t end_row) const {
+  require_own(layer);
+  const auto index = static_cast<std::size_t>(layer);
+  const std::size_t layer_ids =
+      static_cast<std::size_t>(max_tokens_) * static_cast<std::size_t>(shape_.top_k());
+  return {.step = memory_.as<DeviceStep>(layout_.step),
+          .captured = memory_.as<std::uint64_t>(layout_.captured) + index,
+          .missing_step = memory_.as<std::uint64_t>(layout_.missing_step),
+          .routes = memory_.as<std::uint16_t>(layout_.routes) + index * layer_ids,
+          .first_row = first_row,
+          .end_row = end_row,
+          .layer = layer,
+          .top_k = shape_.top_k(),
+          .num_experts = static_cast<std::uint32_t>(shape_.num_experts())};
+}
+
+RouteOutput DeviceCache::route_output(int layer) {
+  require_layer(layer);
+  if (!holds_ids(IdType::int16, shape_.num_experts())) {
+    throw ArgumentError(fmt::format("int16 routing output for {} experts; it holds up to 32768",
+                                    shape_.num_experts()));
+  }
+  const auto index = static_cast<std::size_t>(layer);
+  if (!foreign_[index]) {
+    const std::unique_ptr<Stream> stream = device_.make_stream();
+    stream->fill(memory_.data() + layout_.foreign + index, 1, 1);
+    stream->synchronize();
+    foreign_[index] = true;
+  }
+  auto* const routes = memory_.as<std::int16_t>(layout_.routes);
+  return {.data = routes + static_cast<std::int64_t>(layer) * max_tokens_ * shape_.top_k(),
+          .rows = max_tokens_,
+          .columns = shape_.top_k()};
+}
+
+ForeignLayers DeviceCache::foreign_layers() const {
+  return {.step = memory_.as<DeviceStep>(layout_.step),
+          .foreign = memory_.as<std::uint8_t>(layout_.foreign),
+          .captured = memory_.as<std::uint64_t>(layout_.captured),
+          .missing_step = memory_.as<std::uint64_t>(layout_.missing_step),
+          .routes = memory_.as<std::uint16_t>(layout_.routes),
+          .max_tokens = max_tokens_,
+          .blocks_per_layer = blocks_for(num_tokens_, ForeignLayers::kTokens),
+          .top_k = shape_.top_k(),
+          .num_experts = static_cast<std::uint32_t>(shape_.num_experts())};
+}
+
+template <class Kernel>
+void DeviceCache::launch_foreign(std::int64_t num_tokens, Stream& stream) {
+  if (num_tokens == 0 || std::find(foreign_.begin(), foreign_.end(), true) == foreign_.end())
+    return;
+  const ForeignLayers layers = foreign_layers();
+  stream.launch(Kernel{layers}, layers.blocks_per_layer * shape_.num_layers());
 }
 
 template <class T>
 void DeviceCache::launch_capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
                                  Stream& stream) {
-  const auto index = static_cast<std::size_t>(layer);
-  const auto top_k = static_cast<std::size_t>(shape_.top_k());
-  const auto layer_ids = static_cast<std::size_t>(max_tokens_) * top_k;
-  const CaptureKernel<T> kernel{
-      .topk_ids = static_cast<const T*>(topk_ids.data),
-      .rows = topk_ids.rows,
-      .row_stride = topk_ids.row_stride,
-      .first_row = first_row,
-      .step = memory_.as<DeviceStep>(layout_.step),
-      .captured = memory_.as<std::uint64_t>(layout_.captured) + index,
-      .missing_step = memory_.as<std::uint64_t>(layout_.missing_step),
-      .routes = memory_.as<std::uint16_t>(layout_.routes) + index * layer_ids,
-      .layer = layer,
-      .top_k = shape_.top_k(),
-      .num_experts = static_cast<std::uint32_t>(shape_.num_experts()),
-  };
+  const CaptureKernel<T> kernel{.topk_ids = static_cast<const T*>(topk_ids.data),
+                                .rows = topk_ids.rows,
+                                .row_stride = topk_ids.row_stride,
+                                .sink = sink(layer, first_row, CaptureTransport::kAllRows)};
   // Enough blocks for any step that these rows can serve; one at least, which stamps the layer.
   const std::int64_t rows =
       std::min(topk_ids.rows - std::max<std::int64_t>(first_row, 0), max_tokens_);
@@ -121,10 +187,7 @@ void DeviceCache::launch_capture(int layer, const TopkIds& topk_ids, std::int64_
 
 void DeviceCache::capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
                           Stream& stream) {
-  if (layer < 0 || layer >= shape_.num_layers()) {
-    throw RangeError(fmt::format("layer index {} is outside [0, {}): see ModelShape::layer_index",
-                                 layer, shape_.num_layers()));
-  }
+  require_own(layer);
   if (topk_ids.columns < shape_.top_k() || topk_ids.row_stride < topk_ids.columns) {
     throw ArgumentError(fmt::format(
         "topk_ids has {} columns and a row stride of {}: needs at least top_k = {} columns, and a "
@@ -169,6 +232,7 @@ void DeviceCache::launch_snapshot(const Slot* slot_mapping, const std::uint32_t*
 void DeviceCache::snapshot(const Slot* slot_mapping, std::int64_t num_rows, std::int64_t num_slots,
                            std::byte* record, Stream& stream, const std::uint32_t* tokens) {
   const StepRecordLayout at(shape_, num_rows);
+  launch_foreign<AdoptForeignKernel>(num_tokens_, stream);
   if (num_rows > 0) {
     auto* slots = reinterpret_cast<Slot*>(record + at.slots);
     if (shape_.id_type() == IdType::uint8) {

@@ -38,6 +38,12 @@ class DeviceTransport final : public CaptureTransport {
     pipeline_.capture(layer, topk_ids, first_row, stream);
   }
 
+  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row,
+                  RouteSink& sink) override {
+    sink = pipeline_.cache().sink(layer, first_row, end_row);
+  }
+  RouteOutput route_output(int layer) override { return pipeline_.cache().route_output(layer); }
+
   void publish(const Slot* slot_mapping, Stream& stream) override {
     pipeline_.throw_failure();
     // So that acquire() waits for the scheduler only: its error would blame it for a device that is

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <moetap/kernel.h>
+#include <moetap/route_sink.h>
 #include <moetap/step_record.h>
 
 #include <cstdint>
@@ -13,65 +14,51 @@
 
 namespace moetap {
 
-// The open step, in device memory at an address that graphs can hold.
-struct DeviceStep {
-  std::uint64_t step = 0;
-  std::int64_t num_tokens = 0;
-  std::int64_t dp_row = 0;
-  // The first fault. `fault` is claimed by compare-and-swap; the rest is its claimer's to write,
-  // and is read by a later kernel only.
-  std::uint32_t fault = 0;
-  std::int32_t fault_layer = 0;
-  std::int64_t fault_token = 0;
-  std::int64_t fault_value = 0;
-};
-
 // Stands in a record for a slot that does not exist, so that no reader takes it for a real one or
 // for the complement of one.
 inline constexpr Slot kBadSlot = std::numeric_limits<Slot>::max();
 
 namespace kernels {
 
-// True for one caller only, until the word is 0 again.
-MOETAP_DEVICE inline bool claim(std::uint32_t& word, std::uint32_t value) {
-#if defined(__CUDA_ARCH__)
-  return atomicCAS(&word, 0u, value) == 0u;
-#else
-  std::uint32_t unclaimed = 0;
-  return __atomic_compare_exchange_n(&word, &unclaimed, value, false, __ATOMIC_RELAXED,
-                                     __ATOMIC_RELAXED);
-#endif
-}
-
-MOETAP_DEVICE inline void fault(DeviceStep& step, DeviceFault kind, int layer, std::int64_t token,
-                                std::int64_t value) {
-  if (!claim(step.fault, static_cast<std::uint32_t>(kind))) return;
-  step.fault_layer = layer;
-  step.fault_token = token;
-  step.fault_value = value;
-}
-
 MOETAP_DEVICE inline std::int64_t at_most(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-// Whether an id is outside [0, num_experts), without a branch so that loops over it vectorise.
+#if defined(__CUDA_ARCH__)
+// Eight ids that lie together, for accesses of 16 bytes.
 template <class T>
-MOETAP_DEVICE inline std::uint32_t outside(T id, std::uint32_t num_experts) {
-  if constexpr (sizeof(T) == 8) {
-    // Two halves: SSE2 and NEON compare 32-bit lanes, not 64-bit ones.
-    const auto bits = static_cast<std::uint64_t>(id);
-    return static_cast<std::uint32_t>(bits >> 32) |
-           static_cast<std::uint32_t>(static_cast<std::uint32_t>(bits) >= num_experts);
-  } else {
-    return static_cast<std::uint32_t>(static_cast<std::uint32_t>(id) >= num_experts);
-  }
+struct alignas(8 * sizeof(T) < 16 ? 8 * sizeof(T) : 16) Eight {
+  T ids[8];
+};
+template <class T>
+__device__ inline bool aligned(const T* ids) {
+  return reinterpret_cast<std::uintptr_t>(ids) % alignof(Eight<T>) == 0;
 }
+template <class From, class To>
+__device__ inline Eight<From> narrow_eight(const From* from, To* to) {
+  const Eight<From> in = *reinterpret_cast<const Eight<From>*>(from);
+  Eight<To> out;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) out.ids[i] = static_cast<To>(in.ids[i]);
+  *reinterpret_cast<Eight<To>*>(to) = out;
+  return in;
+}
+#endif
 
 // Narrows n ids to 16 bits; false if any was outside [0, num_experts).
 template <class T>
 MOETAP_DEVICE inline bool narrow_checked(const T* __restrict__ from, std::uint16_t* __restrict__ to,
                                          std::int64_t n, std::uint32_t num_experts) {
   std::uint32_t bad = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
+  std::int64_t i = 0;
+#if defined(__CUDA_ARCH__)
+  if (aligned(from) && aligned(to)) {
+    for (; i + 8 <= n; i += 8) {
+      const Eight<T> in = narrow_eight(from + i, to + i);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) bad |= outside(in.ids[j], num_experts);
+    }
+  }
+#endif
+  for (; i < n; ++i) {
     to[i] = static_cast<std::uint16_t>(from[i]);
     bad |= outside(from[i], num_experts);
   }
@@ -91,6 +78,12 @@ MOETAP_DEVICE inline void prefetch([[maybe_unused]] const std::uint16_t* ids,
 // Narrows eight ids: one vector load, pack and store.
 template <class Id>
 MOETAP_DEVICE inline void narrow8(const std::uint16_t* __restrict__ from, Id* __restrict__ to) {
+#if defined(__CUDA_ARCH__)
+  if (aligned(from) && aligned(to)) {
+    narrow_eight(from, to);
+    return;
+  }
+#endif
   for (int i = 0; i < 8; ++i) to[i] = static_cast<Id>(from[i]);
 }
 
@@ -129,75 +122,133 @@ struct BeginStepKernel {
 template <class T>
 struct CaptureKernel {
   static constexpr std::int64_t kTokens = 64;
+  static constexpr int kLanes = 64;
 
   const T* topk_ids;
   std::int64_t rows;
   std::int64_t row_stride;
-  std::int64_t first_row;  // below 0: the open step's dp_row
-  DeviceStep* step;
-  std::uint64_t* captured;      // this layer's: the step of its last capture
-  std::uint64_t* missing_step;  // [token]: the last step in which its row had a missing route
-  std::uint16_t* routes;        // this layer's [token][top_k]
-  std::int32_t layer;
-  std::int32_t top_k;
-  std::uint32_t num_experts;
+  RouteSink sink;
 
   MOETAP_DEVICE void operator()(Block block) const {
-    const std::int64_t num_tokens = step->num_tokens;
-    const std::int64_t first = first_row >= 0 ? first_row : step->dp_row;
-    const bool enough = first + num_tokens <= rows || MOETAP_OFF("H13 enough rows");
-    if (block.index == 0 && block.lane == 0) {
-      if (*captured == step->step && !MOETAP_OFF("H1 captured once")) {
-        kernels::fault(*step, DeviceFault::layer_twice, layer, 0, 0);
-      }
-      *captured = step->step;
-      if (!enough) kernels::fault(*step, DeviceFault::rows, layer, first + num_tokens, rows);
-    }
-    if (!enough) return;
+    const RouteWriter writer(sink);
+    if (block.index == 0 && block.lane == 0) writer.begin(rows);
+    if (!writer.covers(rows)) return;
 
-    const std::int64_t used = MOETAP_OFF("H2 rows of tokens only") && first + num_tokens < rows
-                                  ? num_tokens + 1
-                                  : num_tokens;
+    const std::int64_t used =
+        MOETAP_OFF("H2 rows of tokens only") && writer.first_row() + writer.num_tokens() < rows
+            ? writer.num_tokens() + 1
+            : writer.num_tokens();
     // One contiguous run of rows a lane: a single row each on a GPU, the whole block on a host.
     const std::int64_t run = (kTokens + block.lanes - 1) / block.lanes;
     const std::int64_t begin = block.index * kTokens + block.lane * run;
     const std::int64_t end =
         kernels::at_most(kernels::at_most(begin + run, (block.index + 1) * kTokens), used);
-    if (begin < end) capture_rows(topk_ids + (first + begin) * row_stride, begin, end);
+    if (begin >= end) return;
+    const T* const from = topk_ids + (writer.first_row() + begin) * row_stride;
+    if (!capture_rows(from, begin, end)) explain(writer, from, begin, end);
   }
 
  private:
-  MOETAP_DEVICE void capture_rows(const T* from, std::int64_t begin, std::int64_t end) const {
-    std::uint16_t* to = routes + begin * top_k;
-    bool good = true;
+  // False if there was anything outside [0, num_experts).
+  MOETAP_DEVICE bool capture_rows(const T* from, std::int64_t begin, std::int64_t end) const {
+    const int top_k = sink.top_k;
+    std::uint16_t* to = sink.routes + begin * top_k;
     if (row_stride == top_k) {
-      good = kernels::narrow_checked(from, to, (end - begin) * top_k, num_experts);
-    } else if (top_k == 8) {
+      return kernels::narrow_checked(from, to, (end - begin) * top_k, sink.num_experts);
+    }
+    bool good = true;
+    if (top_k == 8) {
       for (std::int64_t row = 0; row < end - begin; ++row) {
-        good &= kernels::narrow_checked(from + row * row_stride, to + row * 8, 8, num_experts);
+        good &= kernels::narrow_checked(from + row * row_stride, to + row * 8, 8, sink.num_experts);
       }
     } else {
       for (std::int64_t row = 0; row < end - begin; ++row) {
-        good &=
-            kernels::narrow_checked(from + row * row_stride, to + row * top_k, top_k, num_experts);
+        good &= kernels::narrow_checked(from + row * row_stride, to + row * top_k, top_k,
+                                        sink.num_experts);
       }
     }
-    if (!good) explain(from, begin, end);
+    return good;
   }
 
   // The rare second look at rows that hold something outside [0, num_experts).
-  MOETAP_DEVICE void explain(const T* from, std::int64_t begin, std::int64_t end) const {
+  MOETAP_DEVICE void explain(const RouteWriter& writer, const T* from, std::int64_t begin,
+                             std::int64_t end) const {
     for (std::int64_t token = begin; token < end; ++token, from += row_stride) {
-      for (int k = 0; k < top_k; ++k) {
-        if (!kernels::outside(from[k], num_experts)) continue;
-        if (std::is_signed_v<T> && from[k] == static_cast<T>(-1)) {
-          if (!MOETAP_OFF("H2 missing routes")) missing_step[token] = step->step;
-        } else if (!MOETAP_OFF("H20 ids of experts")) {
-          kernels::fault(*step, DeviceFault::expert_id, layer, token,
-                         static_cast<std::int64_t>(from[k]));
-        }
+      for (int k = 0; k < sink.top_k; ++k) {
+        if (kernels::outside(from[k], sink.num_experts)) writer.refuse(token, from[k]);
       }
     }
+  }
+};
+
+// Layers whose picks a kernel of someone else's writes into the cache (DeviceCache::route_output).
+// That kernel stamps nothing, so its rows are made -1 when a step opens and looked at when it is
+// published: what it did not write is a missing route, and a layer of which it wrote nothing was
+// not captured (H3). A block of either kernel takes kTokens tokens of one layer.
+struct ForeignLayers {
+  static constexpr std::int64_t kTokens = 256;
+  static constexpr std::uint16_t kUnwritten = 0xFFFF;
+
+  DeviceStep* step;
+  const std::uint8_t* foreign;  // [layer]
+  std::uint64_t* captured;      // [layer]
+  std::uint64_t* missing_step;  // [token]
+  std::uint16_t* routes;        // [layer][max_tokens][top_k]
+  std::int64_t max_tokens;
+  std::int64_t blocks_per_layer;
+  std::int32_t top_k;
+  std::uint32_t num_experts;
+};
+
+struct ClearForeignKernel {
+  ForeignLayers layers;
+
+  MOETAP_DEVICE void operator()(Block block) const {
+    const std::int64_t layer = block.index / layers.blocks_per_layer;
+    if (layers.foreign[layer] == 0) return;
+    const std::int64_t first = block.index % layers.blocks_per_layer * layers.kTokens;
+    const std::int64_t end =
+        kernels::at_most(first + layers.kTokens, layers.step->num_tokens) * layers.top_k;
+    std::uint16_t* const ids = layers.routes + layer * layers.max_tokens * layers.top_k;
+    for (std::int64_t i = first * layers.top_k + block.lane; i < end; i += block.lanes) {
+      ids[i] = layers.kUnwritten;
+    }
+  }
+};
+
+struct AdoptForeignKernel {
+  ForeignLayers layers;
+
+  MOETAP_DEVICE void operator()(Block block) const {
+    const auto layer = static_cast<int>(block.index / layers.blocks_per_layer);
+    if (layers.foreign[layer] == 0) return;
+    const std::int64_t first = block.index % layers.blocks_per_layer * layers.kTokens;
+    const std::int64_t end = kernels::at_most(first + layers.kTokens, layers.step->num_tokens);
+    bool written = false;
+    for (std::int64_t token = first + block.lane; token < end; token += block.lanes) {
+      written |= adopt(layer, token);
+    }
+    // Whichever lane comes first or last: all write the same.
+    if (written) layers.captured[layer] = layers.step->step;
+  }
+
+ private:
+  // Whether any of the row was written.
+  MOETAP_DEVICE bool adopt(int layer, std::int64_t token) const {
+    const std::uint16_t* const ids =
+        layers.routes + (layer * layers.max_tokens + token) * layers.top_k;
+    bool written = false;
+    for (int k = 0; k < layers.top_k; ++k) {
+      written |= ids[k] != layers.kUnwritten;
+      if (ids[k] < layers.num_experts) continue;
+      if (ids[k] == layers.kUnwritten) {
+        layers.missing_step[token] = layers.step->step;
+      } else {
+        kernels::fault(*layers.step, DeviceFault::expert_id, layer, token,
+                       static_cast<std::int16_t>(ids[k]));
+      }
+    }
+    return written;
   }
 };
 

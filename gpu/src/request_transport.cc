@@ -51,6 +51,12 @@ class RequestTransport final : public CaptureTransport {
     pipeline_.capture(layer, topk_ids, first_row, stream);
   }
 
+  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row,
+                  RouteSink& sink) override {
+    sink = pipeline_.cache().sink(layer, first_row, end_row);
+  }
+  RouteOutput route_output(int layer) override { return pipeline_.cache().route_output(layer); }
+
   void publish(const Slot* slot_mapping, Stream& stream) override {
     throw_earlier();
     const auto free = [this] { return num_published_ - keeper_.num_kept() < records_.size(); };

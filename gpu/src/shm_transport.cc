@@ -40,6 +40,12 @@ class ShmTransport final : public CaptureTransport {
     cache_.capture(layer, topk_ids, first_row, stream);
   }
 
+  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row,
+                  RouteSink& sink) override {
+    sink = cache_.sink(layer, first_row, end_row);
+  }
+  RouteOutput route_output(int layer) override { return cache_.route_output(layer); }
+
   void publish(const Slot* slot_mapping, Stream& stream) override {
     const std::int64_t rows = wanted_.count();
     const std::uint32_t* tokens = nullptr;

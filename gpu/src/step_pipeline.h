@@ -49,6 +49,7 @@ class StepPipeline {
                Sink sink);
   ~StepPipeline();  // when everything has arrived
 
+  DeviceCache& cache() { return cache_; }
   const ModelShape& shape() const { return cache_.shape(); }
   std::int64_t max_tokens() const { return cache_.max_tokens(); }
 

@@ -270,6 +270,47 @@ void Capturer::capture(int model_layer, const TopkIds& topk_ids, Stream& stream)
   transport_->capture(layer, ids, first_row, stream);
 }
 
+bool Capturer::bound(int model_layer) const {
+  return bound_[static_cast<std::size_t>(shape().layer_index(model_layer))];
+}
+
+int Capturer::require_bound(int model_layer, const char* call) const {
+  if (bound(model_layer)) return shape().layer_index(model_layer);
+  throw StateError(fmt::format("layer {}: {} before bind()", model_layer, call));
+}
+
+void Capturer::route_sink(int model_layer, RouteSink& sink) const {
+  const int layer = require_bound(model_layer, "route_sink()");
+  switch (options_.layout) {
+    case RankLayout::local:
+      return transport_->route_sink(layer, 0, CaptureTransport::kAllRows, sink);
+    case RankLayout::concatenated:
+      return transport_->route_sink(layer, CaptureTransport::kRowFromStep,
+                                    CaptureTransport::kAllRows, sink);
+    case RankLayout::padded:
+      break;
+  }
+  if (phase_ == Phase::idle) {
+    throw StateError(fmt::format(
+        "layer {}: route_sink() outside of a step or graph; in the padded layout this rank's rows "
+        "depend on its padding, so begin_step() or begin_graph() first",
+        model_layer));
+  }
+  const std::int64_t first = options_.dp_rank * padded_tokens_;
+  transport_->route_sink(layer, first, first + padded_tokens_, sink);
+}
+
+RouteOutput Capturer::route_output(int model_layer) const {
+  const int layer = require_bound(model_layer, "route_output()");
+  if (options_.layout != RankLayout::local) {
+    throw ArgumentError(fmt::format(
+        "layer {}: a routing output holds this rank's tokens; it needs the local layout, not "
+        "topk_ids of all {} ranks",
+        model_layer, options_.dp_size));
+  }
+  return transport_->route_output(layer);
+}
+
 void Capturer::publish(const Slot* slot_mapping, Stream& stream) {
   if (phase_ != Phase::step) throw StateError("publish() without begin_step()");
   if (nothing_wanted_) {

@@ -1,3 +1,5 @@
+#include <moetap/transport.h>
+
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -24,14 +26,15 @@ struct Layer {
         kernel{.topk_ids = ids.data(),
                .rows = rows,
                .row_stride = stride,
-               .first_row = 0,
-               .step = &step,
-               .captured = &captured,
-               .missing_step = missing_step.data(),
-               .routes = routes.data(),
-               .layer = 3,
-               .top_k = top_k,
-               .num_experts = static_cast<std::uint32_t>(num_experts)} {
+               .sink = {.step = &step,
+                        .captured = &captured,
+                        .missing_step = missing_step.data(),
+                        .routes = routes.data(),
+                        .first_row = 0,
+                        .end_row = CaptureTransport::kAllRows,
+                        .layer = 3,
+                        .top_k = top_k,
+                        .num_experts = static_cast<std::uint32_t>(num_experts)}} {
     step.step = kStep;
     step.num_tokens = rows;
     std::mt19937 random(1);
@@ -47,7 +50,7 @@ struct Layer {
 
   // Rows [0, count) of the cache are rows [first, first + count) of topk_ids, the others untouched.
   void expect_captured(std::int64_t first, std::int64_t count) {
-    const int top_k = kernel.top_k;
+    const int top_k = kernel.sink.top_k;
     for (std::int64_t row = 0; row < kernel.rows; ++row) {
       for (int k = 0; k < top_k; ++k) {
         const auto expected =
@@ -114,7 +117,7 @@ TYPED_TEST(CaptureKernelOf, TakesTheRowsOfThisRank) {  // H5
     Layer<TypeParam> layer(150, 8, 9, 100);
     layer.step.num_tokens = 65;
     layer.step.dp_row = fixed >= 0 ? 0 : 40;
-    layer.kernel.first_row = fixed;
+    layer.kernel.sink.first_row = fixed;
     layer.run();
     layer.expect_captured(40, 65);
   }
@@ -125,7 +128,7 @@ TYPED_TEST(CaptureKernelOf, FindsTooFewRowsOnTheDevice) {  // H5, H13
     Layer<TypeParam> layer(150, 8, 8, 100);
     layer.step.num_tokens = 65;
     layer.step.dp_row = 86;
-    layer.kernel.first_row = -1;
+    layer.kernel.sink.first_row = -1;
     layer.run(lanes);
     layer.expect_captured(0, 0);
     layer.expect_fault(DeviceFault::rows, 151, 150);

@@ -13,6 +13,10 @@ namespace moetap {
 
 // The Capturer only passes streams on, so that it needs no device and neither do its tests.
 class Stream {};
+struct RouteSink {
+  int layer;
+  std::int64_t first_row, end_row;
+};
 
 namespace {
 
@@ -37,6 +41,11 @@ class FakeTransport final : public CaptureTransport {
   void capture(int layer, const TopkIds& ids, std::int64_t first_row, Stream&) override {
     captures.push_back({layer, ids.rows, first_row});
   }
+  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row,
+                  RouteSink& sink) override {
+    sink = {layer, first_row, end_row};
+  }
+  RouteOutput route_output(int layer) override { return {nullptr, layer, 2}; }
   void publish(const Slot*, Stream&) override {
     if (busy) throw TimeoutError("the ring is full");
     if (fail) throw StepFailed(steps.back() - (earlier ? 1 : 0), "of a fake");
@@ -440,6 +449,42 @@ TEST(CapturerSingleton, OnlyOneOfManyThreadsCreatesIt) {
     EXPECT_EQ(refused, 3);
     Capturer::destroy();
   }
+}
+
+TEST_F(CapturerTest, GivesASinkTheRowsOfThisRankInEachLayout) {  // H5, H13
+  RouteSink sink{};
+  make(RankLayout::local).route_sink(5, sink);
+  EXPECT_EQ(sink.layer, 1);
+  EXPECT_EQ(sink.first_row, 0);
+  EXPECT_EQ(sink.end_row, CaptureTransport::kAllRows);
+
+  make(RankLayout::concatenated).route_sink(6, sink);
+  EXPECT_EQ(sink.layer, 2);
+  EXPECT_EQ(sink.first_row, CaptureTransport::kRowFromStep);
+
+  // The next rank's rows lie behind this one's.
+  make(RankLayout::padded);
+  expect_throw<StateError>([&] { capturer->route_sink(3, sink); }, {"layer 3", "begin_graph()"});
+  capturer->begin_graph(8);
+  capturer->route_sink(3, sink);
+  EXPECT_EQ(sink.first_row, 8);
+  EXPECT_EQ(sink.end_row, 16);
+}
+
+TEST_F(CapturerTest, GivesARoutingOutputInTheLocalLayoutOnly) {
+  EXPECT_EQ(make(RankLayout::local).route_output(5).rows, 1);
+  for (const RankLayout layout : {RankLayout::concatenated, RankLayout::padded}) {
+    make(layout);
+    expect_throw<ArgumentError>([&] { capturer->route_output(5); }, {"layer 5", "3 ranks"});
+  }
+}
+
+TEST_F(CapturerTest, GivesNothingToALayerThatIsNotBound) {  // H1
+  Capturer unbound(std::make_unique<FakeTransport>());
+  RouteSink sink{};
+  expect_throw<StateError>([&] { unbound.route_sink(5, sink); }, {"layer 5", "bind()"});
+  expect_throw<StateError>([&] { unbound.route_output(5); }, {"layer 5", "bind()"});
+  EXPECT_FALSE(unbound.bound(5));
 }
 
 }  // namespace

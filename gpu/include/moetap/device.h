@@ -39,8 +39,8 @@ class Stream {
   virtual ~Stream() = default;
 
   // Between device memory of this device and more of that, or pinned host memory. Sources and
-  // targets must stay valid until it ran. The host device throws ArgumentError for any other memory,
-  // outside a buffer, and from host to host memory, where CUDA would block.
+  // targets must stay valid until it ran. The host device throws ArgumentError for any other
+  // memory, outside a buffer, and from host to host memory, where CUDA would block.
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
   virtual void fill(void* to, std::uint8_t value, std::size_t bytes) = 0;
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <moetap/device.h>
+#include <moetap/route_sink.h>
 #include <moetap/shape.h>
 #include <moetap/step.h>
 #include <moetap/step_record.h>
@@ -9,8 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace moetap {
+
+struct ForeignLayers;
 
 // int16 [num_layers][max_tokens][top_k], at addresses that never change, written from row 0; beside
 // it the step's header, which layers were captured in which step, which rows have a missing route,
@@ -37,6 +41,18 @@ class DeviceCache {
   void begin_step(Step step, std::int64_t num_tokens, std::int64_t dp_row, Stream& stream);
   void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream);
 
+  // For a kernel that captures this layer itself: what stands for a capture() of it. Rows from
+  // end_row on are not this rank's, however many the kernel has. StateError if the layer's routes
+  // are a foreign kernel's output.
+  RouteSink sink(int layer, std::int64_t first_row, std::int64_t end_row) const;
+
+  // This layer's part of the cache, for a foreign kernel to write the picks of this rank's tokens
+  // to, from row 0, in each step behind begin_step(). From now on nothing else may capture the
+  // layer. Tokens whose rows it does not write have a missing route; if it writes none, the layer
+  // was not captured (H3). A second time it gives the same. ArgumentError for models of over 32,768
+  // experts.
+  RouteOutput route_output(int layer);
+
   // Writes the StepRecord of the current step into `record` (device memory): transposed to
   // [row][layer][top_k], narrowed, the slots cloned and checked against num_slots. The rows are
   // those of `tokens` (device memory, num_rows long, ascending), or of all num_rows tokens if null.
@@ -62,10 +78,17 @@ class DeviceCache {
     std::size_t bytes = 0;
     std::size_t step;
     std::size_t captured;      // uint64 [layer]: the step of its last capture
+    std::size_t foreign;       // uint8 [layer]: 1 if a foreign kernel writes it
     std::size_t missing_step;  // uint64 [token]: the last step in which its row missed a route
     std::size_t routes;
   };
 
+  void require_layer(int layer) const;
+  void require_own(int layer) const;
+  ForeignLayers foreign_layers() const;
+  // One launch for all such layers, if there are any.
+  template <class Kernel>
+  void launch_foreign(std::int64_t num_tokens, Stream& stream);
   template <class T>
   void launch_capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream);
   template <class Id>
@@ -73,10 +96,13 @@ class DeviceCache {
                        std::int64_t num_slots, Slot* slots, std::byte* rows, Stream& stream);
 
   Owner owner_;
+  Device& device_;
   ModelShape shape_;
   std::int64_t max_tokens_;
   Layout layout_;
   Buffer memory_;
+  std::vector<bool> foreign_;    // [layer]
+  std::int64_t num_tokens_ = 0;  // of the open step
 };
 
 }  // namespace moetap

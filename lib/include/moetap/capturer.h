@@ -67,6 +67,20 @@ class Capturer {
   // where the replay of a graph shows too: a missing or repeated one fails the step.
   void capture(int model_layer, const TopkIds& topk_ids, Stream& stream);
 
+  // Two ways for a bound layer's picks to come without a capture() of it, once for all steps;
+  // bind_layers() in <moetap/bind.h> uses them. StateError if the layer is not bound.
+  //
+  // For a router kernel of the engine's that captures its own picks: fills in what it needs. In the
+  // padded layout rows depend on the padding, so there it is to be had inside a step or graph only
+  // and for that (StateError outside).
+  void route_sink(int model_layer, RouteSink& sink) const;
+  // For a fused kernel that writes its picks to memory it is given. Only if topk_ids would be this
+  // rank's rows (RankLayout::local) and ids fit int16: else an ArgumentError. See DeviceCache.
+  RouteOutput route_output(int model_layer) const;
+
+  bool bound(int model_layer) const;
+  const CapturerOptions& options() const { return options_; }
+
   // Closes the step; see CaptureTransport::publish. StepFailed of this very step closes it too. Any
   // other exception (an earlier step's failure, a time limit) leaves it open, since its rows would
   // stay unaccounted for: publish it again. A step of which nothing is wanted is only closed;
@@ -79,6 +93,7 @@ class Capturer {
  private:
   enum class Phase { idle, step, graph };
 
+  int require_bound(int model_layer, const char* call) const;  // its index
   void require_ready(const char* call) const;
   void check_topk_ids(int model_layer, const TopkIds& topk_ids) const;
   void check_rows(int model_layer, std::int64_t rows) const;

@@ -23,6 +23,15 @@ struct TopkIds {
 // Stands in gathered topk_ids (int32) for what did not come from the rank that has it.
 inline constexpr std::int32_t kNotGathered = -2'139'062'144;  // bytes of 0x80
 
+// Where a fused MoE kernel is to write the ids that it picks for one layer: device memory, int16
+// [rows][columns] without gaps, this rank's tokens from row 0; it may write fewer rows. Logical,
+// global expert ids; -1 is a missing route.
+struct RouteOutput {
+  std::int16_t* data = nullptr;
+  std::int64_t rows = 0;     // the device cache's max_tokens
+  std::int64_t columns = 0;  // top_k
+};
+
 // Which tokens the rows of topk_ids are, under data parallelism.
 enum class RankLayout : std::uint8_t {
   local,         // this rank's: num_tokens or padded_tokens rows

@@ -2,6 +2,7 @@
 // host, and that the host checks before anyone may see a row. Plain data; CUDA code includes it.
 #pragma once
 
+#include <moetap/device_fault.h>
 #include <moetap/shape.h>
 #include <moetap/types.h>
 
@@ -13,21 +14,12 @@
 
 namespace moetap {
 
-// What went wrong first on the device, if anything.
-enum class DeviceFault : std::uint32_t {
-  none = 0,
-  expert_id,    // an id outside [0, num_experts) that is not -1: value = the id
-  slot,         // a slot outside [0, num_slots): value = the slot
-  layer_twice,  // a layer was captured a second time in this step
-  rows,         // topk_ids has too few rows for the step: value = its rows
-};
-
 // The head of a record, written on the device.
 struct StepReport {
   std::uint64_t step;
   std::int64_t num_tokens;   // whose rows are in the record
   std::int64_t step_tokens;  // of the forward pass
-  std::uint32_t fault;       // DeviceFault
+  std::uint32_t fault;       // DeviceFault: what went wrong first, if anything
   std::int32_t fault_layer;  // index into the row
   std::int64_t fault_token;
   std::int64_t fault_value;

@@ -9,13 +9,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
 
 namespace moetap {
 
-class Stream;  // a device's queue of ordered work: <moetap/device.h>
+struct RouteSink;  // of a router that captures its own picks: <moetap/route_sink.h>
+class Stream;      // a device's queue of ordered work: <moetap/device.h>
 
 using Milliseconds = std::chrono::milliseconds;
 
@@ -39,6 +42,14 @@ class CaptureTransport {
   static constexpr std::int64_t kRowFromStep = -1;
   virtual void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
                        Stream& stream) = 0;
+
+  // Two other ways for a layer's picks to come into the device cache, at addresses that are fixed
+  // and so can be frozen into graphs: written by the engine's own router (its rows of topk_ids are
+  // this rank's from first_row to end_row), or as the output of a kernel that knows nothing of us.
+  static constexpr std::int64_t kAllRows = std::numeric_limits<std::int64_t>::max();
+  virtual void route_sink(int layer, std::int64_t first_row, std::int64_t end_row,
+                          RouteSink& sink) = 0;
+  virtual RouteOutput route_output(int layer) = 0;
 
   // Ends the step: its rows go to the slots in `slot_mapping` (device memory, num_tokens long; may
   // be overwritten by work queued on `stream` after this call). StepFailed if a layer was not

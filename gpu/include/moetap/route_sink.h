@@ -1,0 +1,149 @@
+// Fused capture: with this an engine's own router kernel writes its picks into the device cache
+// while it computes them, without a launch or a read of its own. For CUDA code (C++17) and hosts.
+//
+//   __global__ void my_router(..., moetap::RouteSink sink) {         // by value: fixed addresses
+//     const moetap::RouteWriter routes(sink);                        // each thread
+//     if (blockIdx.x == 0 && threadIdx.x == 0) routes.begin(rows);   // one thread of each launch
+//     ...
+//     routes.put(row, k, expert_id);                                 // whoever has the pick
+//   }
+//
+// A sink comes from Capturer::route_sink, for one layer. It may be frozen into a graph: what
+// changes from step to step is read from device memory. It stands for that layer's capture() call.
+#pragma once
+
+#include <moetap/device_fault.h>
+#include <moetap/kernel.h>
+
+#include <cstdint>
+
+// Guards that our own tests switch off, in a build of their own.
+#if defined(MOETAP_INJECTION)
+#include "../../../lib/src/injection.h"
+#define MOETAP_GUARD_OFF(guard) MOETAP_OFF(guard)
+#else
+#define MOETAP_GUARD_OFF(guard) false
+#endif
+
+namespace moetap {
+
+// The open step, in device memory at an address that graphs can hold.
+struct DeviceStep {
+  std::uint64_t step = 0;
+  std::int64_t num_tokens = 0;
+  std::int64_t dp_row = 0;
+  // The first fault. `fault` is claimed by compare-and-swap; the rest is its claimer's to write,
+  // and is read by a later kernel only.
+  std::uint32_t fault = 0;
+  std::int32_t fault_layer = 0;
+  std::int64_t fault_token = 0;
+  std::int64_t fault_value = 0;
+};
+
+// One layer of the device cache.
+struct RouteSink {
+  DeviceStep* step;
+  std::uint64_t* captured;      // this layer's: the step of its last capture
+  std::uint64_t* missing_step;  // [token]: the last step in which its row had a missing route
+  std::uint16_t* routes;        // this layer's [token][top_k]
+  std::int64_t first_row;  // this rank's first row of topk_ids; below 0: the open step's dp_row
+  std::int64_t end_row;    // and where its rows end, if the kernel's do not
+  std::int32_t layer;      // index into a row
+  std::int32_t top_k;
+  std::uint32_t num_experts;
+};
+
+namespace kernels {
+
+// True for one caller only, until the word is 0 again.
+MOETAP_DEVICE inline bool claim(std::uint32_t& word, std::uint32_t value) {
+#if defined(__CUDA_ARCH__)
+  return atomicCAS(&word, 0u, value) == 0u;
+#else
+  std::uint32_t unclaimed = 0;
+  return __atomic_compare_exchange_n(&word, &unclaimed, value, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED);
+#endif
+}
+
+MOETAP_DEVICE inline void fault(DeviceStep& step, DeviceFault kind, int layer, std::int64_t token,
+                                std::int64_t value) {
+  if (!claim(step.fault, static_cast<std::uint32_t>(kind))) return;
+  step.fault_layer = layer;
+  step.fault_token = token;
+  step.fault_value = value;
+}
+
+// Whether an id is outside [0, num_experts), without a branch so that loops over it vectorise.
+template <class T>
+MOETAP_DEVICE inline std::uint32_t outside(T id, std::uint32_t num_experts) {
+  if constexpr (sizeof(T) == 8) {
+    // Two halves: SSE2 and NEON compare 32-bit lanes, not 64-bit ones.
+    const auto bits = static_cast<std::uint64_t>(id);
+    return static_cast<std::uint32_t>(bits >> 32) |
+           static_cast<std::uint32_t>(static_cast<std::uint32_t>(bits) >= num_experts);
+  } else {
+    return static_cast<std::uint32_t>(static_cast<std::uint32_t>(id) >= num_experts);
+  }
+}
+
+}  // namespace kernels
+
+// A thread's hold on a sink during one launch. Rows are those of the kernel's topk_ids; which of
+// them are this rank's real tokens it knows from the step, and drops the others (H2, H5, H13).
+class RouteWriter {
+ public:
+  MOETAP_DEVICE explicit RouteWriter(const RouteSink& sink)
+      : sink_(sink),
+        num_tokens_(sink.step->num_tokens),
+        first_(sink.first_row >= 0 ? sink.first_row : sink.step->dp_row) {}
+
+  // Says that this launch captures the layer, and of how many rows. By exactly one thread of each
+  // launch, whatever the step: a second time in a step is a fault, and so are too few rows.
+  MOETAP_DEVICE void begin(std::int64_t rows) const {
+    DeviceStep& step = *sink_.step;
+    if (*sink_.captured == step.step && !MOETAP_GUARD_OFF("H1 captured once")) {
+      kernels::fault(step, DeviceFault::layer_twice, sink_.layer, 0, 0);
+    }
+    *sink_.captured = step.step;
+    if (!covers(rows)) {
+      kernels::fault(step, DeviceFault::rows, sink_.layer, first_ + num_tokens_,
+                     rows < sink_.end_row ? rows : sink_.end_row);
+    }
+  }
+
+  // Pick k of a row: a logical, global expert id, or -1 for a missing route.
+  template <class T>
+  MOETAP_DEVICE void put(std::int64_t row, int k, T id) const {
+    const std::int64_t token = row - first_;
+    if (token < 0 || token >= num_tokens_) return;
+    if (kernels::outside(id, sink_.num_experts)) return refuse(token, id);
+    sink_.routes[token * sink_.top_k + k] = static_cast<std::uint16_t>(id);
+  }
+
+  // What follows is for the capture kernel.
+  MOETAP_DEVICE bool covers(std::int64_t rows) const {
+    return first_ + num_tokens_ <= (rows < sink_.end_row ? rows : sink_.end_row) ||
+           MOETAP_GUARD_OFF("H13 enough rows");
+  }
+  MOETAP_DEVICE std::int64_t num_tokens() const { return num_tokens_; }
+  MOETAP_DEVICE std::int64_t first_row() const { return first_; }
+
+  // Takes note of an id outside [0, num_experts).
+  template <class T>
+  MOETAP_DEVICE void refuse(std::int64_t token, T id) const {
+    if (T(-1) < T(0) && id == T(-1)) {
+      if (!MOETAP_GUARD_OFF("H2 missing routes")) sink_.missing_step[token] = sink_.step->step;
+    } else if (!MOETAP_GUARD_OFF("H20 ids of experts")) {
+      kernels::fault(*sink_.step, DeviceFault::expert_id, sink_.layer, token,
+                     static_cast<std::int64_t>(id));
+    }
+  }
+
+ private:
+  const RouteSink& sink_;
+  std::int64_t num_tokens_;
+  std::int64_t first_;
+};
+
+}  // namespace moetap

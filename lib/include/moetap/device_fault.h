@@ -1,0 +1,16 @@
+// What a device can find wrong with a step. C++17, so that an engine's CUDA code can include it.
+#pragma once
+
+#include <cstdint>
+
+namespace moetap {
+
+enum class DeviceFault : std::uint32_t {
+  none = 0,
+  expert_id,    // an id outside [0, num_experts) that is not -1: value = the id
+  slot,         // a slot outside [0, num_slots): value = the slot
+  layer_twice,  // a layer was captured a second time in this step
+  rows,         // topk_ids has too few rows for the step: value = its rows
+};
+
+}  // namespace moetap

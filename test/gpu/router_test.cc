@@ -1,0 +1,290 @@
+// The router, plain and fused with the capture, against a plain reference in double precision.
+#include <moetap/device_cache.h>
+#include <moetap/error.h>
+#include <moetap/router.h>
+#include <moetap/transport.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "device_test.h"
+#include "message_of.h"
+
+namespace moetap::test {
+namespace {
+
+struct Reference {
+  std::vector<int> ids;
+  std::vector<double> weights;
+};
+
+double score_of(const RouterOptions& options, std::span<const float> logits, int expert) {
+  const double logit = logits[static_cast<std::size_t>(expert)];
+  if (options.scoring == Scoring::sigmoid) return 1 / (1 + std::exp(-logit));
+  double sum = 0;
+  for (const float other : logits) sum += std::exp(other - logit);
+  return 1 / sum;
+}
+
+// Indices of `values`, the greatest first, ties by the lower index.
+std::vector<int> ranked(const std::vector<double>& values) {
+  std::vector<int> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](int i) { return values[static_cast<std::size_t>(i)]; });
+  return order;
+}
+
+Reference route(const RouterOptions& options, std::span<const float> logits,
+                const std::vector<float>& bias) {
+  std::vector<double> choices;
+  for (int expert = 0; expert < options.num_experts; ++expert) {
+    const double more = bias.empty() ? 0 : bias[static_cast<std::size_t>(expert)];
+    choices.push_back(score_of(options, logits, expert) + more);
+  }
+  const int size = options.num_experts / options.num_groups;
+  std::vector<double> groups;
+  for (int group = 0; group < options.num_groups; ++group) {
+    const auto first = choices.begin() + group * size;
+    std::vector<double> members(first, first + size);
+    std::ranges::sort(members, std::greater<>());
+    groups.push_back(bias.empty() || size == 1 ? members[0] : members[0] + members[1]);
+  }
+  std::vector<int> best = ranked(groups);
+  best.resize(static_cast<std::size_t>(options.top_groups));
+
+  Reference reference;
+  for (const int expert : ranked(choices)) {
+    if (std::ranges::find(best, expert / size) != best.end()) reference.ids.push_back(expert);
+  }
+  reference.ids.resize(static_cast<std::size_t>(options.top_k));
+  for (const int id : reference.ids) reference.weights.push_back(score_of(options, logits, id));
+  const double sum = std::reduce(reference.weights.begin(), reference.weights.end());
+  for (double& weight : reference.weights) {
+    weight *= options.renormalize ? options.scale / sum : options.scale;
+  }
+  return reference;
+}
+
+// Multiples of 1/64, so that equal ones are common and others are far enough apart for a float.
+std::vector<float> draw(std::mt19937& random, std::size_t count, int range) {
+  std::vector<float> values(count);
+  std::uniform_int_distribution<int> any(-range, range);
+  for (float& value : values) value = static_cast<float>(any(random)) / 64;
+  return values;
+}
+
+struct Case {
+  const char* name;
+  RouterOptions options;
+  bool bias = false;
+  int range = 256;  // of logits, in 1/64
+};
+
+const Case kCases[] = {
+    {"Qwen3", {.num_experts = 128, .top_k = 8}},
+    {"DeepSeekV3",
+     {.num_experts = 256,
+      .top_k = 8,
+      .scoring = Scoring::sigmoid,
+      .num_groups = 8,
+      .top_groups = 4,
+      .scale = 2.5F},
+     true},
+    {"DeepSeekV2",
+     {.num_experts = 160,
+      .top_k = 6,
+      .num_groups = 8,
+      .top_groups = 3,
+      .renormalize = false,
+      .scale = 16}},
+    {"Mixtral", {.num_experts = 8, .top_k = 2}},
+    {"Many", {.num_experts = 512, .top_k = 22, .scoring = Scoring::sigmoid}, true},
+    {"All", {.num_experts = 5, .top_k = 5}},
+    {"GroupsOfOne", {.num_experts = 32, .top_k = 4, .num_groups = 32, .top_groups = 7}},
+    {"Ties", {.num_experts = 60, .top_k = 4, .num_groups = 4, .top_groups = 2}, false, 2},
+};
+
+class RouterOn : public DeviceTest {
+ protected:
+  // Memory of one layer's router.
+  struct Layer {
+    Layer(RouterOn& test, const RouterOptions& options, const std::vector<float>& logit_values,
+          const std::vector<float>& bias_values)
+        : num_tokens(static_cast<std::int64_t>(logit_values.size()) / options.num_experts),
+          picks(static_cast<std::size_t>(num_tokens) * static_cast<std::size_t>(options.top_k)),
+          logits(upload(*test.device, *test.stream, logit_values)),
+          bias(upload(*test.device, *test.stream, bias_values)),
+          ids(test.device->allocate(picks * sizeof(std::int32_t))),
+          weights(test.device->allocate(picks * sizeof(float))) {}
+
+    RouterBuffers buffers() const {
+      return {logits.as<float>(), bias.as<float>(), ids.as<std::int32_t>(), weights.as<float>(),
+              num_tokens};
+    }
+
+    std::int64_t num_tokens;
+    std::size_t picks;
+    Buffer logits, bias, ids, weights;
+  };
+
+  // A cache of one layer and what its record says of a step with these tokens.
+  struct Cache {
+    Cache(RouterOn& test, const RouterOptions& options, std::int64_t max_tokens, std::string owner)
+        : shape(ModelShape::uniform(1, options.top_k, options.num_experts)),
+          cache(*test.device, shape, max_tokens, std::move(owner)),
+          record(test.device->allocate(StepRecordLayout(shape, max_tokens).bytes)) {
+      std::vector<Slot> values(static_cast<std::size_t>(max_tokens));
+      std::iota(values.begin(), values.end(), 0);
+      slots = upload(*test.device, *test.stream, values);
+    }
+
+    RouteSink sink() const { return cache.sink(0, 0, CaptureTransport::kAllRows); }
+
+    std::vector<std::byte> snapshot(RouterOn& test, std::int64_t num_tokens) {
+      cache.snapshot(slots.as<const Slot>(), num_tokens, cache.max_tokens(), record.data(),
+                     *test.stream);
+      return download(*test.device, *test.stream, record.data(),
+                      StepRecordLayout(shape, num_tokens).bytes);
+    }
+
+    ModelShape shape;
+    DeviceCache cache;
+    Buffer record;
+    Buffer slots;
+  };
+
+  std::vector<std::int32_t> ids_of(const Layer& layer) {
+    return download<std::int32_t>(*device, *stream, layer.ids.data(), layer.picks);
+  }
+  std::vector<float> weights_of(const Layer& layer) {
+    return download<float>(*device, *stream, layer.weights.data(), layer.picks);
+  }
+
+  std::unique_ptr<Stream> stream = device->make_stream();
+};
+
+TEST_P(RouterOn, PicksWhatTheReferencePicks) {
+  std::mt19937 random(3);
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(c.name);
+    const auto experts = static_cast<std::size_t>(c.options.num_experts);
+    const auto logits = draw(random, 37 * experts, c.range);
+    const auto bias = c.bias ? draw(random, experts, 16) : std::vector<float>();
+    const Layer layer(*this, c.options, logits, bias);
+    launch_router(c.options, layer.buffers(), *stream);
+    const auto ids = ids_of(layer);
+    const auto weights = weights_of(layer);
+    for (std::size_t token = 0; token < 37; ++token) {
+      const Reference expected =
+          route(c.options, std::span(logits).subspan(token * experts, experts), bias);
+      for (std::size_t k = 0; k < expected.ids.size(); ++k) {
+        const std::size_t i = token * expected.ids.size() + k;
+        ASSERT_EQ(ids[i], expected.ids[k]) << "token " << token << " k " << k;
+        ASSERT_NEAR(weights[i], expected.weights[k], 1e-5 * c.options.scale);
+      }
+    }
+  }
+}
+
+TEST_P(RouterOn, CapturesTheSameFusedAsWithAKernelOfItsOwn) {
+  std::mt19937 random(4);
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(c.name);
+    const auto experts = static_cast<std::size_t>(c.options.num_experts);
+    const auto logits = draw(random, 37 * experts, c.range);
+    const Layer fused(*this, c.options, logits, {});
+    const Layer plain(*this, c.options, logits, {});
+    Cache fused_cache(*this, c.options, 40, "fused/0");
+    Cache plain_cache(*this, c.options, 40, "plain/0");
+
+    fused_cache.cache.begin_step(1, 30, 0, *stream);
+    launch_router(c.options, fused.buffers(), fused_cache.sink(), *stream);
+    plain_cache.cache.begin_step(1, 30, 0, *stream);
+    launch_router(c.options, plain.buffers(), *stream);
+    plain_cache.cache.capture(
+        0, {plain.ids.data(), IdType::int32, 37, c.options.top_k, c.options.top_k}, 0, *stream);
+
+    std::vector<std::byte> bytes = fused_cache.snapshot(*this, 30);
+    EXPECT_EQ(bytes, plain_cache.snapshot(*this, 30));
+    const StepRecordView record(fused_cache.shape, 30, bytes);
+    EXPECT_EQ(fault_of(record, fused_cache.shape, 1, 40), std::nullopt);
+    const auto ids = ids_of(fused);
+    EXPECT_EQ(ids, ids_of(plain));
+    EXPECT_EQ(weights_of(fused), weights_of(plain));
+    const std::size_t width = id_bytes(fused_cache.shape.id_type());
+    for (std::size_t i = 0; i < record.rows.size() / width; ++i) {
+      std::uint16_t id = 0;
+      std::memcpy(&id, &record.rows[i * width], width);
+      ASSERT_EQ(id, ids[i]) << i;
+    }
+  }
+}
+
+TEST_P(RouterOn, HasNoPickWhereNoScoreIsANumber) {  // and so a missing route, H2
+  const RouterOptions options{.num_experts = 16, .top_k = 4, .scoring = Scoring::sigmoid};
+  std::vector<float> logits(2 * 16, std::numeric_limits<float>::quiet_NaN());
+  logits[3] = 1;
+  for (std::size_t i = 16; i < 32; ++i) logits[i] = static_cast<float>(i) / 16;
+  const Layer layer(*this, options, logits, {});
+  Cache cache(*this, options, 4, "nan/0");
+  cache.cache.begin_step(1, 2, 0, *stream);
+  launch_router(options, layer.buffers(), cache.sink(), *stream);
+  std::vector<std::byte> bytes = cache.snapshot(*this, 2);
+  const StepRecordView record(cache.shape, 2, bytes);
+  EXPECT_EQ(fault_of(record, cache.shape, 1, 4), std::nullopt);
+  EXPECT_EQ(record.slots[0], ~Slot{0});
+  EXPECT_EQ(record.slots[1], 1);
+  EXPECT_EQ(ids_of(layer), (std::vector<std::int32_t>{3, -1, -1, -1, 15, 14, 13, 12}));
+}
+
+TEST_P(RouterOn, ServesEveryStepWithOneGraph) {  // H2, H13
+  const RouterOptions options{.num_experts = 16, .top_k = 2};
+  std::mt19937 random(5);
+  const Layer layer(*this, options, draw(random, 64 * 16, 100), {});
+  Cache cache(*this, options, 100, "graph/0");
+  stream->begin_capture();
+  launch_router(options, layer.buffers(), cache.sink(), *stream);
+  const auto graph = stream->end_capture();
+  Step step = 0;
+  for (const std::int64_t tokens : {64, 5, 0, 40}) {
+    cache.cache.begin_step(++step, tokens, 0, *stream);
+    stream->launch(*graph);
+    std::vector<std::byte> bytes = cache.snapshot(*this, tokens);
+    const StepRecordView record(cache.shape, tokens, bytes);
+    EXPECT_EQ(fault_of(record, cache.shape, step, 100), std::nullopt);
+    EXPECT_EQ(record.captured[0], step);
+  }
+  cache.cache.begin_step(++step, 65, 0, *stream);
+  stream->launch(*graph);
+  std::vector<std::byte> bytes = cache.snapshot(*this, 65);
+  const auto fault = fault_of({cache.shape, 65, bytes}, cache.shape, step, 100);
+  EXPECT_TRUE(contains(fault.value(), "64 rows, too few")) << *fault;
+}
+
+MOETAP_ON_EVERY_DEVICE(RouterOn);
+
+TEST(RouterOptions, NameWhatIsNotAllowed) {
+  const auto message = [](const RouterOptions& options) {
+    return message_of<ArgumentError>([&] { options.validate(); });
+  };
+  EXPECT_TRUE(contains(message({.num_experts = 513, .top_k = 8}), "num_experts is 513"));
+  EXPECT_TRUE(contains(message({.num_experts = 0, .top_k = 8}), "num_experts is 0"));
+  EXPECT_TRUE(contains(message({.num_experts = 8, .top_k = 9}), "top_k is 9"));
+  EXPECT_TRUE(contains(message({.num_experts = 8, .top_k = 0}), "top_k is 0"));
+  EXPECT_TRUE(
+      contains(message({.num_experts = 9, .top_k = 1, .num_groups = 2}), "num_groups is 2"));
+  EXPECT_TRUE(contains(message({.num_experts = 66, .top_k = 1, .num_groups = 33}), "num_groups"));
+  EXPECT_TRUE(contains(message({.num_experts = 8, .top_k = 1, .num_groups = 2, .top_groups = 3}),
+                       "top_groups is 3"));
+  EXPECT_TRUE(contains(message({.num_experts = 8, .top_k = 5, .num_groups = 2, .top_groups = 1}),
+                       "top_k is 5"));
+}
+
+}  // namespace
+}  // namespace moetap::test
