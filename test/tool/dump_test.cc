@@ -91,6 +91,7 @@ TEST_F(Dump, WritesNothingIfARowIsMissing) {
   const Result result = dump("1-4");
   EXPECT_EQ(result.status, 5) << result.output;
   EXPECT_TRUE(contains(result.output, "missing")) << result.output;
+  EXPECT_EQ(dump("1-4", {"--type", "int16"}).status, 5) << "-1 was not asked for";
   expect_nothing_written();
   worker.kill();
   EXPECT_EQ(run_on_dead({{1, 2, 3}}, command("all")).status, 5);
