@@ -122,7 +122,7 @@ bool leads_to(const std::string& name, int fd) {
 void remove_lock_file(const std::string& name, int fd) {
   const fs::path path = stored_lock_file(name, fd);
   struct stat status {};
-  if (path.empty() || lstat(path.c_str(), &status) != 0 || !ours(status)) return;
+  if (lstat(path.c_str(), &status) != 0 || !ours(status)) return;
   // No identity yet: its owner died between the two.
   const auto file = read_at<FileLock::File>(fd, offsetof(ShmControl, lock_file));
   const bool is_it =
