@@ -260,13 +260,16 @@ TEST_F(LeftoversTest, AChildWithoutRoomForDescriptorsKeepsNothingAliveEither) {
 // As above, through exec.
 TEST_F(LeftoversTest, H23AProgramThatAWorkerStartsGetsNoneOfItsDescriptors) {
   Signal started;
+  const test::SharedObject<pid_t> program;
   ChildProcess worker([&] {
     const ShmWriter writer(endpoint);
     const ChannelProducer producer(endpoint);
-    if (vfork() == 0) {  // no handler runs
-      execlp("sleep", "sleep", "5", nullptr);
+    const pid_t pid = vfork();  // no handler runs
+    if (pid == 0) {
+      execlp("sleep", "sleep", "300", nullptr);
       _exit(127);
     }
+    *program = pid;
     started.raise();
     pause();
   });
@@ -274,7 +277,10 @@ TEST_F(LeftoversTest, H23AProgramThatAWorkerStartsGetsNoneOfItsDescriptors) {
   const Segment opened = Segment::open(ring);
   EXPECT_TRUE(opened.owner_alive());
   worker.kill();
+  // The worker goes on a moment before exec closes the program's descriptors.
+  for (int waited = 0; opened.owner_alive() && waited < test::kPatienceMs; ++waited) usleep(1000);
   EXPECT_FALSE(opened.owner_alive());
+  EXPECT_EQ(kill(*program, SIGKILL), 0) << "it should still be there";
 }
 
 // Several starters find the same leftovers; each is removed once, and no living owner's ever.
