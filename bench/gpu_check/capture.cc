@@ -1,0 +1,134 @@
+#include <moetap/device_cache.h>
+#include <moetap/router.h>
+#include <moetap/transport.h>
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "checks.h"
+#include "timing.h"
+
+namespace moetap::bench {
+namespace {
+
+struct Model {
+  const char* name;
+  int num_layers;
+  RouterOptions options;
+  bool bias;
+};
+
+const Model kRouters[] = {
+    {"qwen3-30b-a3b", 48, {.num_experts = 128, .top_k = 8}, false},
+    {"deepseek-v3",
+     58,
+     {.num_experts = 256,
+      .top_k = 8,
+      .scoring = Scoring::sigmoid,
+      .num_groups = 8,
+      .top_groups = 4,
+      .scale = 2.5F},
+     true},
+};
+
+Buffer random_floats(Device& device, Stream& stream, std::size_t count) {
+  const Buffer host = device.allocate_pinned(count * sizeof(float));
+  std::mt19937 random(1);
+  std::normal_distribution<float> any;
+  for (std::size_t i = 0; i < count; ++i) host.as<float>()[i] = any(random);
+  Buffer memory = device.allocate(host.size());
+  stream.copy(memory.data(), host.data(), host.size());
+  stream.synchronize();
+  return memory;
+}
+
+// A model's routers, all layers on the same logits.
+class Layers {
+ public:
+  Layers(Device& device, const Model& model, std::int64_t tokens)
+      : model_(model),
+        stream_(device.make_stream()),
+        cache_(
+            device,
+            ModelShape::uniform(model.num_layers, model.options.top_k, model.options.num_experts),
+            tokens, "gpu_check"),
+        logits_(random_floats(device, *stream_,
+                              static_cast<std::size_t>(tokens * model.options.num_experts))),
+        bias_(random_floats(device, *stream_, static_cast<std::size_t>(model.options.num_experts))),
+        ids_(device.allocate(static_cast<std::size_t>(tokens * model.options.top_k) *
+                             sizeof(std::int32_t))),
+        weights_(device.allocate(ids_.size())),
+        buffers_{logits_.as<float>(), model.bias ? bias_.as<float>() : nullptr,
+                 ids_.as<std::int32_t>(), weights_.as<float>(), tokens} {
+    launch_router(model_.options, buffers_, *stream_);  // so that there are ids to capture
+    stream_->synchronize();
+  }
+
+  void route() { launch_router(model_.options, buffers_, *stream_); }
+  void route_and_capture(int layer) {
+    launch_router(model_.options, buffers_, cache_.sink(layer, 0, CaptureTransport::kAllRows),
+                  *stream_);
+  }
+  void capture(int layer) {
+    cache_.capture(layer,
+                   {ids_.data(), IdType::int32, buffers_.num_tokens, model_.options.top_k,
+                    model_.options.top_k},
+                   0, *stream_);
+  }
+
+  // us of a step whose layers do this, as a graph.
+  double step_us(const std::function<void(int)>& layer) {
+    stream_->begin_capture();
+    for (int i = 0; i < model_.num_layers; ++i) layer(i);
+    const auto graph = stream_->end_capture();
+    const int count = buffers_.num_tokens > 1024 ? 5 : 20;
+    return us_each(*stream_, count, [&] {
+      cache_.begin_step(++step_, buffers_.num_tokens, 0, *stream_);
+      stream_->launch(*graph);
+    });
+  }
+
+ private:
+  Model model_;
+  std::unique_ptr<Stream> stream_;
+  DeviceCache cache_;
+  Buffer logits_, bias_, ids_, weights_;
+  RouterBuffers buffers_;
+  Step step_ = 0;
+};
+
+}  // namespace
+
+void check_capture(Device& device, Figures& figures) {
+  // A host's router is only there to show that this works.
+  const std::vector<std::int64_t> token_counts = device.name() == "host"
+                                                     ? std::vector<std::int64_t>{2}
+                                                     : std::vector<std::int64_t>{64, 256, 2048};
+  for (const Model& model : kRouters) {
+    for (const std::int64_t tokens : token_counts) {
+      Layers layers(device, model, tokens);
+      const auto each = [&](double us) { return us / model.num_layers; };
+      const double empty = layers.step_us([](int) {});
+      const double alone = layers.step_us([&](int i) { layers.capture(i); });
+      const double none = layers.step_us([&](int) { layers.route(); });
+      const double fused = layers.step_us([&](int i) { layers.route_and_capture(i); });
+      const double separate = layers.step_us([&](int i) {
+        layers.route();
+        layers.capture(i);
+      });
+      const auto add = [&](const char* what, double value, std::optional<double> goal) {
+        figures.push_back({fmt::format("{}/{}/{}", what, model.name, tokens), value, "us/layer",
+                           tokens > 256 ? std::nullopt : goal});
+      };
+      add("capture/alone", each(alone - empty), std::nullopt);
+      add("router/alone", each(none - empty), std::nullopt);
+      add("capture/fused adds", each(fused - none), 0.2);
+      add("capture/separate adds", each(separate - none), 2.5);
+    }
+  }
+}
+
+}  // namespace moetap::bench
