@@ -4,7 +4,7 @@
 #include <moetap/device.h>
 #include <moetap/endpoint.h>
 
-#include <memory>
+#include <optional>
 
 #include "../scheduler.h"
 #include "figures.h"
@@ -22,8 +22,9 @@ struct Schedulers {
   Schedulers();
   Endpoint shm_endpoint;
   Endpoint device_endpoint;
-  Scheduler shm;
-  Scheduler device;
+  // Ended before their worker, whose end they would complain about.
+  std::optional<Scheduler> shm;
+  std::optional<Scheduler> device;
 };
 
 // What both transports cost a worker whose forward pass takes 2, 5 and 10 ms, by calls and as a

@@ -267,6 +267,30 @@ TEST_P(RouterOn, ServesEveryStepWithOneGraph) {  // H2, H13
   EXPECT_TRUE(contains(fault.value(), "64 rows, too few")) << *fault;
 }
 
+// Behind this rank's rows lie the next one's.
+TEST_P(RouterOn, TakesTheRowsOfThisRankAndNoMore) {  // H5
+  const RouterOptions options{.num_experts = 16, .top_k = 2};
+  std::mt19937 random(6);
+  const Layer layer(*this, options, draw(random, 24 * 16, 100), {});
+  Cache cache(*this, options, 20, "rank/0");
+  const RouteSink sink = cache.cache.sink(0, 8, 16);
+  cache.cache.begin_step(1, 7, 0, *stream);
+  launch_router(options, layer.buffers(), sink, *stream);
+  std::vector<std::byte> bytes = cache.snapshot(*this, 7);
+  const StepRecordView record(cache.shape, 7, bytes);
+  EXPECT_EQ(fault_of(record, cache.shape, 1, 20), std::nullopt);
+  const auto ids = ids_of(layer);
+  for (std::size_t i = 0; i < record.rows.size(); ++i) {
+    EXPECT_EQ(std::to_integer<int>(record.rows[i]), ids[16 + i]) << i;
+  }
+
+  cache.cache.begin_step(2, 9, 0, *stream);
+  launch_router(options, layer.buffers(), sink, *stream);
+  bytes = cache.snapshot(*this, 9);
+  const auto fault = fault_of({cache.shape, 9, bytes}, cache.shape, 2, 20);
+  EXPECT_TRUE(contains(fault.value(), "16 rows, too few")) << *fault;
+}
+
 MOETAP_ON_EVERY_DEVICE(RouterOn);
 
 TEST(RouterOptions, NameWhatIsNotAllowed) {
