@@ -273,11 +273,12 @@ TEST_F(BindRefuses, ALayerWithoutAWayToBeGivenAnything) {
   expect_refused(layers, "layer 3: a CapturingRouter without set_sink");
 }
 
-TEST_F(BindRefuses, AModelThatIsBoundAlready) {
-  bind_layers(engine.capturer, engine.layers());
+TEST_F(BindRefuses, AModelOfWhichALayerIsBoundAlready) {
+  engine.capturer.bind(7);
   const std::string message =
       message_of<StateError>([&] { bind_layers(engine.capturer, engine.layers()); });
-  EXPECT_TRUE(contains(message, "layer 2 is bound already")) << message;
+  EXPECT_TRUE(contains(message, "layer 7 is bound already")) << message;
+  EXPECT_FALSE(engine.capturer.bound(2));
 }
 
 TEST_F(BindRefuses, WaysThatALayoutDoesNotAllow) {
