@@ -14,6 +14,9 @@ template <class... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;
 };
+// For compilers that do not make it themselves (clang 14).
+template <class... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;
 
 void require_output(const Capturer& capturer, int layer, const std::string& kernel) {
   if (capturer.options().layout == RankLayout::local &&
