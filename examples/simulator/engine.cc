@@ -26,6 +26,16 @@ std::unique_ptr<moetap::SlotReadTransport> make_reader(const WorkerConfig& confi
                                                 : moetap::make_device_reader(config.endpoint);
 }
 
+// Throws a TimeoutError after `limit` if nobody's end of the transport is there.
+void find_worker(WorkerConfig config, moetap::Milliseconds limit) {
+  config.endpoint.limit = limit;
+  if (config.rows_by_request) {
+    moetap::make_request_reader(config.endpoint);
+  } else {
+    make_reader(config);
+  }
+}
+
 double us_between(std::int64_t began_ns, std::int64_t ended_ns) {
   return static_cast<double>(ended_ns - began_ns) / 1000;
 }
@@ -61,11 +71,16 @@ Engine::Engine(WorkerProcess& worker, const WorkerConfig& config, const EngineOp
 }
 
 void Engine::attach(const WorkerConfig& config) {
-  if (config.rows_by_request) {
-    by_request_.emplace(moetap::make_request_reader(config.endpoint));
-    return;
-  }
-  reader_.emplace(make_reader(config));
+  // The worker may have died since it was ready. What stays has the whole limit, for its locks too.
+  patiently([&](moetap::Milliseconds limit) {
+    find_worker(config, limit);
+    if (config.rows_by_request) {
+      by_request_.emplace(moetap::make_request_reader(config.endpoint));
+    } else {
+      reader_.emplace(make_reader(config));
+    }
+  });
+  if (by_request_) return;
   pending_.emplace(scheduler_.ledger(), *reader_);
   if (options_.offload.blocks > 0) {
     offload_.emplace(options_.offload, config.endpoint.shape, config.block_size,

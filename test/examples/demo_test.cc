@@ -333,6 +333,48 @@ TEST_P(RunningDemo, SaysWhichWorkerDiedOfWhat) {
   for (const std::string& name : shared_memory_of(pid_)) fs::remove("/dev/shm/" + name);
 }
 
+// Whether each thread of the process sleeps (S) or is stopped (T).
+bool all_threads_are(char state, pid_t pid) {
+  std::error_code ended;
+  for (const auto& thread : fs::directory_iterator(fmt::format("/proc/{}/task", pid), ended)) {
+    std::ifstream in(thread.path() / "stat");
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    if (text.find(fmt::format(") {} ", state)) == text.npos) return false;
+  }
+  return !ended;
+}
+
+// Between a worker's word that it is ready and the scheduler's attaching to its shared memory: the
+// scheduler is stopped until its worker is gone.
+TEST_F(Demo, SaysWhichWorkerDiedBeforeItAttached) {
+  for (const char* transport : {"shm", "device"}) {
+    Program demo(command({"--requests", "5000", "--step-ms", "5", "--transport", transport}));
+    const pid_t pid = demo.pid();
+    ASSERT_TRUE(eventually([&] { return !children_of(pid).empty(); }));
+    const pid_t worker = children_of(pid).front();
+    ::kill(worker, SIGSTOP);
+    // Its engine has a thread of its own, and has told the worker what to make.
+    ASSERT_TRUE(eventually([&] {
+      const auto threads = fs::directory_iterator(fmt::format("/proc/{}/task", pid));
+      return std::distance(fs::begin(threads), fs::end(threads)) > 1 && all_threads_are('S', pid);
+    }));
+    ::kill(pid, SIGSTOP);
+    ASSERT_TRUE(eventually([&] { return all_threads_are('T', pid); }));
+    ::kill(worker, SIGCONT);
+    int asleep = 0;  // in a row, so not just while it starts
+    ASSERT_TRUE(eventually([&] {
+      asleep = all_threads_are('S', worker) && !shared_memory_of(pid).empty() ? asleep + 1 : 0;
+      return asleep == 50;
+    }));
+    ::kill(worker, SIGKILL);
+    ::kill(pid, SIGCONT);
+    EXPECT_EQ(demo.join(), 1);
+    const std::string died = fmt::format("worker 0 (pid {}) ended: by signal 9", worker);
+    EXPECT_NE(demo.output().find(died), std::string::npos) << demo.output();
+    for (const std::string& name : shared_memory_of(pid)) fs::remove("/dev/shm/" + name);
+  }
+}
+
 // A terminal sends Ctrl-C to everybody, but it is the scheduler who ends the workers.
 TEST_F(Demo, ItsWorkersDoNotMindAnInterrupt) {
   Program demo(command({"--requests", "64", "--step-ms", "5", "--transport", "shm"}));
