@@ -245,7 +245,8 @@ TEST_F(ChannelTest, ADeadWorkersRingIsNotReadAndIsReplacedByTheNext) {
   Endpoint impatient = endpoint;
   impatient.limit = Milliseconds(300);
   const std::string text = message_of<TimeoutError>([&] { ChannelConsumer consumer(impatient); });
-  EXPECT_TRUE(contains(text, "died")) << text;
+  // Any process that creates a segment meanwhile removes it.
+  EXPECT_TRUE(contains(text, "died") || contains(text, "there is none")) << text;
 
   ChannelProducer producer(endpoint);
   ChannelConsumer consumer(endpoint);

@@ -19,7 +19,6 @@
 #include <string>
 
 #include "child_process.h"
-#include "claim.h"
 #include "names.h"
 #include "native_layout.h"
 #include "shared_object.h"
@@ -45,12 +44,17 @@ class LeftoversTest : public test::ShmTest {
   const std::string buffer = buffer_name(endpoint);
   const std::string ring = ring_name(endpoint);
 
-  // Leaves this user's segment `name` behind, whatever else runs on this machine: one that begins
-  // as ours do is removed by any process that creates another.
+  // Leaves this user's segment `name` behind. One that begins as ours do is removed by any process
+  // on this machine that creates another, at any moment.
   static void make_file(const std::string& name, std::size_t bytes) {
     const int fd = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
     ASSERT_EQ(ftruncate(fd, static_cast<off_t>(bytes)), 0);
     close(fd);
+  }
+  // What nobody removes until it is given the name of one of ours.
+  const std::string unnamed = "/other_" + endpoint.instance + "_unnamed";
+  void name_it(const std::string& name) const {
+    std::filesystem::rename("/dev/shm" + unnamed, "/dev/shm" + name);
   }
 };
 
@@ -120,7 +124,7 @@ TEST_F(LeftoversTest, H23ADeadWorkersBufferGoesWithItsLockFile) {
   });
   ASSERT_EQ(dead.join(), 0);
   reclaim(buffer);  // or another process on this machine has, in between
-  EXPECT_FALSE(exists(buffer));
+  EXPECT_TRUE(gone(buffer));
   EXPECT_FALSE(std::filesystem::exists(lock_path(endpoint)));
   EXPECT_FALSE(reclaim(buffer));
 }
@@ -128,15 +132,15 @@ TEST_F(LeftoversTest, H23ADeadWorkersBufferGoesWithItsLockFile) {
 // Killed between the making of the lock file and the publication of its identity.
 TEST_F(LeftoversTest, H23ALockFileWithoutAnIdentityYetGoesToo) {
   std::ofstream(lock_path(endpoint)).close();
-  make_file(buffer, native_bytes(endpoint));
-  const int fd = shm_open(buffer.c_str(), O_RDWR, 0);
-  ASSERT_TRUE(try_claim(fd, Role::owner, buffer));  // until the path is in it
+  make_file(unnamed, native_bytes(endpoint));
+  const int fd = shm_open(unnamed.c_str(), O_RDWR, 0);
   const std::string path = lock_path(endpoint).string();
   ASSERT_EQ(pwrite(fd, path.c_str(), path.size(), offsetof(ShmControl, lock_path)),
             std::ssize(path));
   close(fd);
+  name_it(buffer);
   reclaim(buffer);
-  EXPECT_FALSE(exists(buffer));
+  EXPECT_TRUE(gone(buffer));
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
@@ -156,7 +160,7 @@ TEST_F(LeftoversTest, NoOtherFileIsRemovedForWhatASegmentSays) {
     });
     ASSERT_EQ(dead.join(), 0);
     reclaim(buffer);
-    EXPECT_FALSE(exists(buffer));
+    EXPECT_TRUE(gone(buffer));
     EXPECT_TRUE(std::filesystem::exists(path)) << path;
   }
 }
@@ -170,8 +174,9 @@ TEST_F(LeftoversTest, H23ForeignNamesAreNotTouched) {
   EXPECT_FALSE(reclaim("/moetap_" + endpoint.instance + "_none"));
   if (geteuid() != 0) return;  // only root can give a file away
   const std::string strange = "/moetap_" + endpoint.instance + "_strange";
-  make_file(strange, 4096);
-  ASSERT_EQ(chown(("/dev/shm" + strange).c_str(), 65534, 65534), 0);
+  make_file(unnamed, 4096);
+  ASSERT_EQ(chown(("/dev/shm" + unnamed).c_str(), 65534, 65534), 0);
+  name_it(strange);
   EXPECT_EQ(found(strange)->owner, Owner::unknown);
   EXPECT_EQ(found(strange)->user, 65534u);
   EXPECT_FALSE(reclaim(strange));
@@ -189,7 +194,7 @@ TEST_F(LeftoversTest, H23WhatAStageOrPartLeftGoesToo) {
   ASSERT_EQ(dead.join(), 0);
   for (const std::string& name : {buffer_name(endpoint), ring_name(endpoint)}) {
     reclaim(name);
-    EXPECT_FALSE(exists(name));
+    EXPECT_TRUE(gone(name));
   }
   EXPECT_FALSE(std::filesystem::exists(lock_path(endpoint)));
 }
@@ -198,7 +203,7 @@ TEST_F(LeftoversTest, H23WhatAStageOrPartLeftGoesToo) {
 TEST_F(LeftoversTest, H23AnEmptyLeftoverIsRemoved) {
   make_file(buffer, 0);
   reclaim(buffer);
-  EXPECT_FALSE(exists(buffer));
+  EXPECT_TRUE(gone(buffer));
 }
 
 // Python's multiprocessing forks; such a child may outlive the worker by far.
@@ -302,7 +307,7 @@ TEST_F(LeftoversTest, H23ManyThatReclaimAtOnceRemoveEachLeftoverOnceAndNoLivingO
   for (int c = 0; c < kProcesses; ++c) go.raise();
   for (ChildProcess& child : children) EXPECT_EQ(child.join(), 0);
   EXPECT_LE(*removed, kLeft);  // fewer if another program on this machine helped
-  for (int i = 1; i <= kLeft; ++i) EXPECT_FALSE(exists(left(i)));
+  for (int i = 1; i <= kLeft; ++i) EXPECT_TRUE(gone(left(i)));
   EXPECT_TRUE(exists(buffer));
 }
 

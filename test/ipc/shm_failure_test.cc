@@ -217,9 +217,12 @@ TEST_F(ShmFailure, H24TheLongestWaitAndHoldsAreReported) {
   EXPECT_EQ(writer.lock_times().writer_hold, std::chrono::nanoseconds(0));
   Signal held;
   ChildProcess other([&] {
+    const Segment segment = Segment::open(buffer_name(endpoint));
+    const auto& control = *reinterpret_cast<const ShmControl*>(segment.bytes().data());
     FileLock lock(lock_path(endpoint));
     lock.lock();
     held.raise();
+    while (control.writer_waits == 0) usleep(100);
     usleep(30'000);
   });
   held.wait();

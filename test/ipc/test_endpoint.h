@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <string>
 
+#include "child_process.h"
+
 namespace moetap::test {
 
 inline Endpoint test_endpoint() {
@@ -31,6 +33,16 @@ class EndpointTest : public testing::Test {
         std::filesystem::remove(file.path(), ignored);
       }
     }
+  }
+
+  // Whether leftover `name` has been removed. Another program on this machine may be about to do
+  // it, and nobody else can meanwhile.
+  static bool gone(const std::string& name) {
+    for (int waited = 0; std::filesystem::exists("/dev/shm" + name); ++waited) {
+      if (waited == kPatienceMs) return false;
+      usleep(1000);
+    }
+    return true;
   }
 
   Endpoint endpoint = test_endpoint();

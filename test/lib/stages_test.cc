@@ -287,12 +287,12 @@ TEST(Stages, ShareOneLimit) {
   std::vector<std::unique_ptr<SlotReadTransport>> stages;
   for (int i = 0; i < 3; ++i) {
     stages.push_back(
-        std::make_unique<SlowStage>(ModelShape({i}, 2, 256), Milliseconds(20), given[i]));
+        std::make_unique<SlowStage>(ModelShape({i}, 2, 256), Milliseconds(200), given[i]));
   }
   const auto joined = join_stages(ModelShape::uniform(3, 2, 256), std::move(stages));
-  joined->wait_for(1, Milliseconds(35));
-  EXPECT_GT(given[0], Milliseconds(30));
-  EXPECT_LE(given[1], Milliseconds(15));
+  joined->wait_for(1, Milliseconds(350));
+  EXPECT_GT(given[0], Milliseconds(150));
+  EXPECT_LE(given[1], Milliseconds(150));
   EXPECT_EQ(given[2], kNow);
 }
 
