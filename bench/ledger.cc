@@ -48,7 +48,7 @@ class Decoding {
         ledger_.schedule(step_, request.id, positions);
       }
       request.computed = positions.end;
-      ledger_.accept(request.id, ++request.tokens);
+      ledger_.accept(step_, request.id, ++request.tokens);
       if (request.tokens == kPrompt + request.output) replace(request);
     }
   }

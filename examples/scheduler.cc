@@ -44,7 +44,7 @@ void run(const std::string& transport, const std::string& instance) {
     ledger.schedule(step, kRequest, positions);
     // Here an engine sends the step to its worker, which returns the token that it sampled.
     reader.wait_for(step, std::chrono::seconds(30));
-    ledger.accept(kRequest, positions.end + 1);
+    ledger.accept(step, kRequest, positions.end + 1);
     positions = {positions.end, positions.end + 1};
   }
 

@@ -144,7 +144,7 @@ class Scheduler {
   std::int64_t fitting(const Sequence& sequence) const;
   void add(const std::shared_ptr<Sequence>& sequence, std::int64_t count);
   void preempt_latest();
-  bool accept(const Work& work, std::span<const Token> sampled);
+  bool accept(Step step, const Work& work, std::span<const Token> sampled);
   void correct(Sequence& sequence);
   void cache_full_blocks(Sequence& sequence);
   Ended finish(const std::shared_ptr<Sequence>& sequence);

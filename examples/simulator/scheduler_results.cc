@@ -42,7 +42,7 @@ std::vector<Ended> Scheduler::complete(Step step, std::span<const std::int32_t> 
     Sequence& sequence = *work.sequence;
     counts_.tokens += work.positions.size();
     if (sequence.state != Sequence::State::running || sequence.run != work.run) continue;
-    if (!accept(work, samples[i])) continue;
+    if (!accept(step, work, samples[i])) continue;
     finished.push_back(finish(work.sequence));
   }
   ++counts_.steps;
@@ -50,7 +50,7 @@ std::vector<Ended> Scheduler::complete(Step step, std::span<const std::int32_t> 
 }
 
 // Takes what a step sampled for a request that still runs. True if that was its end.
-bool Scheduler::accept(const Work& work, std::span<const Token> sampled) {
+bool Scheduler::accept(Step step, const Work& work, std::span<const Token> sampled) {
   Sequence& s = *work.sequence;
   if (work.kind == SpanKind::decode) {
     s.computed = work.positions.start + std::ssize(sampled);
@@ -63,7 +63,7 @@ bool Scheduler::accept(const Work& work, std::span<const Token> sampled) {
   const std::int64_t left = s.request.length() - s.num_tokens();
   const auto taken = sampled.first(std::min(sampled.size(), static_cast<std::size_t>(left)));
   s.tokens.insert(s.tokens.end(), taken.begin(), taken.end());
-  ledger_.accept(s.id, s.num_tokens());
+  ledger_.accept(step, s.id, s.num_tokens());
   cache_full_blocks(s);
   if (s.num_tokens() == s.request.length()) return true;
   if (work.kind == SpanKind::decode) correct(s);

@@ -53,14 +53,16 @@ void BlockBook::require_distinct(std::span<const BlockId> blocks) {
 void BlockBook::require_free(std::span<const BlockId> blocks) const {
   const auto held_one = std::ranges::find_if(blocks, [this](BlockId block) { return held(block); });
   if (held_one == blocks.end()) return;
-  throw StateError(fmt::format(
-      "block {} is held, since rows of request {} in it are not read yet; read or release them "
-      "before the block gets new tokens",
-      *held_one, at(*held_one).holder));
+  throw StateError(
+      fmt::format("block {} is held (last for request {}), since rows in it are not read yet; read "
+                  "or release them "
+                  "before the block gets new tokens",
+                  *held_one, at(*held_one).holder));
 }
 
 BlockClaim BlockBook::give(BlockId block, int kept) {
   at(block).generation = ++generations_;
+  at(block).hit = false;
   if (!MOETAP_OFF("H9 rows of an earlier owner")) {
     std::fill(mutable_stamps(block) + kept, mutable_stamps(block) + block_size_, RowStamp());
   }

@@ -3,6 +3,7 @@
 
 #include <moetap/types.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -37,7 +38,7 @@ struct BlockClaim {
 };
 
 // For each slot the step in which the row that belongs there was scheduled, and for each block who
-// may say so. All memory is taken at construction: 8 bytes a slot, 40 a block.
+// may say so. All memory is taken at construction: 8 bytes a slot, 48 a block.
 class BlockBook {
  public:
   BlockBook(std::int64_t num_blocks, int block_size);
@@ -54,8 +55,15 @@ class BlockBook {
 
   // A new owner: every earlier claim falls, and the rows from offset `kept` on are no longer known.
   BlockClaim give(BlockId block, int kept = 0);
-  // A prefix hit.
+  // As the block is now, for who may only read it.
   BlockClaim share(BlockId block) const { return {block, at(block).generation, false}; }
+  // A prefix hit: what is in the block stays until it is given away.
+  BlockClaim take_hit(BlockId block) {
+    at(block).hit = true;
+    return share(block);
+  }
+  bool hit(BlockId block) const { return at(block).hit; }
+  void set_hit(BlockId block, bool hit) { at(block).hit = hit; }
   bool stands(const BlockClaim& claim) const {
     return at(claim.block).generation == claim.generation;
   }
@@ -63,7 +71,12 @@ class BlockBook {
   std::span<const RowStamp> stamps(BlockId block) const;
   // Slots [first, end) of the block get their rows in `step`.
   void compute(Step step, BlockId block, int first, int end);
-  void set(BlockId block, int offset, RowStamp stamp) { mutable_stamps(block)[offset] = stamp; }
+  void set(BlockId block, int offset, RowStamp stamp) {
+    mutable_stamps(block)[offset] = stamp;
+    if (stamp.is_put()) at(block).last_put = std::max(at(block).last_put, stamp.step());
+  }
+  // The last step under which rows were put into the block, for whomever.
+  Step last_put(BlockId block) const { return at(block).last_put; }
   // The last step that computes rows of the block, for whomever.
   Step last_write(BlockId block) const { return at(block).last_write; }
 
@@ -75,9 +88,11 @@ class BlockBook {
   struct Block {
     std::uint64_t generation = 0;
     Step last_write = 0;
+    Step last_put = 0;
     std::uint64_t mark = 0;    // the last require_distinct() that saw it
-    std::uint64_t holder = 0;  // the request that held it last
+    std::uint64_t holder = 0;  // the request that was the last to ask for it to be held
     std::uint32_t holds = 0;
+    bool hit = false;  // since it was given to its owner
   };
 
   const Block& at(BlockId block) const { return blocks_[static_cast<std::size_t>(block)]; }

@@ -74,10 +74,11 @@ void Ledger::State::place(Request& request, const Placement& placement) {
   if (request.wants_rows) make_room(request.claims, placement.blocks.size());
 
   for (std::size_t i = 0; i < placement.blocks.size(); ++i) {
-    const BlockClaim claim = i < shared ? book.share(placement.blocks[i])
+    const BlockClaim claim = i < shared ? book.take_hit(placement.blocks[i])
                                         : book.give(placement.blocks[i], i == shared ? part : 0);
     if (request.wants_rows) request.claims.push_back(claim);
   }
+  request.origins.clear();
   request.computed = placement.cached;
   request.preempted = false;
 }
@@ -109,18 +110,48 @@ void Ledger::admit(const Admission& admission) {
   if (request.wants_rows) ++s.wanting;
 }
 
-void Ledger::accept(std::uint64_t request, std::int64_t num_tokens) {
-  auto& found = state_->find(request);
+// Rows behind the end that steps up to this one computed were of tokens that do not stand (H17).
+void Ledger::State::reject(Request& request, Step step) {
+  const std::int64_t first = std::max<std::int64_t>(request.num_tokens - 1, 0);
+  const auto room = static_cast<std::int64_t>(request.claims.size()) * book.block_size();
+  const std::int64_t end = std::max(first, std::min(request.computed, room));
+  for_each_block({first, end}, [&](std::size_t index, int from, int to) {
+    const BlockClaim& claim = request.claims[index];
+    if (!claim.owned || !book.stands(claim)) return;
+    for (int offset = from; offset < to; ++offset) {
+      const detail::RowStamp stamp = book.stamps(claim.block)[offset];
+      if (!stamp.is_put() && stamp.step() <= step) book.set(claim.block, offset, {});
+    }
+  });
+  for (const Request::Origin& origin : request.origins) {
+    if (origin.position < first || origin.position >= end || origin.step > step) continue;
+    const auto index = static_cast<std::size_t>(origin.position / book.block_size());
+    const auto offset = static_cast<int>(origin.position % book.block_size());
+    const BlockClaim& claim = request.claims[index];
+    const bool ours = claim.owned && book.stands(claim);
+    if (ours && book.stamps(claim.block)[offset].is_put()) book.set(claim.block, offset, {});
+  }
+  std::erase_if(request.origins, [&](const Request::Origin& origin) {
+    return origin.position < first || origin.step <= step;
+  });
+}
+
+void Ledger::accept(Step step, std::uint64_t request, std::int64_t num_tokens) {
+  State& s = *state_;
+  auto& found = s.find(request);
+  s.check_step(step, "accept()");
   if (num_tokens < 0) {
     throw ArgumentError(
         fmt::format("request {} has {} tokens; it must be 0 or more", request, num_tokens));
   }
   found.num_tokens = num_tokens;
+  s.reject(found, step);
 }
 
 void Ledger::preempt(std::uint64_t request) {
   auto& found = state_->running(request, "preempt()");
   if (!MOETAP_OFF("H10 rows of the first run")) found.claims.clear();
+  found.origins.clear();
   found.computed = 0;
   found.preempted = true;
 }
@@ -133,7 +164,7 @@ void Ledger::resume(std::uint64_t request, const Placement& placement) {
   state_->place(found, placement);
 }
 
-void Ledger::State::check_range(Step step, const char* call) const {
+void Ledger::State::check_step(Step step, const char* call) const {
   if (step > 0 && step < detail::RowStamp::kStepLimit) return;
   throw ArgumentError(fmt::format("{} with step {}; steps are 1 to {}", call, step,
                                   detail::RowStamp::kStepLimit - 1));
@@ -148,17 +179,8 @@ void Ledger::State::check_positions(TokenRange positions, std::size_t blocks) co
   }
 }
 
-void Ledger::State::check_step(Step step, const char* call) const {
-  check_range(step, call);
-  if (step > last_put) return;
-  throw StateError(fmt::format(
-      "{} with step {}, but rows were put under step {}; give each put a step number of its own "
-      "and report steps in flight before it",
-      call, step, last_put));
-}
-
 void Ledger::State::check_own_step(Step step, const char* call) const {
-  check_range(step, call);
+  check_step(step, call);
   if (step > last) return;
   throw StateError(fmt::format(
       "{} as step {}, but step {} was used already; rows that are put take a new step number", call,
@@ -178,8 +200,17 @@ void Ledger::State::check_writable(const Request& request, TokenRange positions,
     if (!book.stands(claim)) {
       reject(index, "was given to another request; preempt() this one first");
     }
-    if (step >= last) return;
+    if (step <= book.last_put(claim.block)) {
+      reject(index, "had rows put into it under this or a later step; report steps in order");
+    }
     const auto stamps = book.stamps(claim.block).subspan(first, end - first);
+    const auto is_anothers = [step](auto stamp) {
+      return stamp.step() != 0 && stamp.step() != step;
+    };
+    if (book.hit(claim.block) && std::ranges::any_of(stamps, is_anothers)) {
+      reject(index, "has rows there that others hit; copy() it before writing");
+    }
+    if (step >= last) return;
     if (std::ranges::any_of(stamps, [step](auto stamp) { return stamp.step() > step; })) {
       reject(index, "has rows of later steps there; report steps in order");
     }
@@ -191,6 +222,12 @@ void Ledger::schedule(Step step, std::uint64_t request, TokenRange positions,
   State& s = *state_;
   auto& r = s.running(request, "schedule()");
   s.check_step(step, "schedule()");
+  if (step <= s.last_put && step > r.last) {  // else it is in flight
+    throw StateError(
+        fmt::format("schedule() of request {} with step {}, but rows were put under step {}; give "
+                    "each put a step number of its own and report new steps before it",
+                    request, step, s.last_put));
+  }
   if (r.wants_rows) {
     s.check_positions(positions, r.claims.size() + new_blocks.size());
     s.check_writable(r, positions, step);
@@ -211,6 +248,7 @@ void Ledger::schedule(Step step, std::uint64_t request, TokenRange positions,
     });
     r.computed = std::max(r.computed, positions.end);
   }
+  r.last = std::max(r.last, step);
   s.last = std::max(s.last, step);
 }
 

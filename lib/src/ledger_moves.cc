@@ -44,12 +44,28 @@ MovePlan Ledger::State::carry(Step step, std::span<const BlockMove> moves) {
     }
   }
   const RowStamp* stamp = stamps.data();
-  for (const BlockMove& move : moves) {
+  std::vector<bool> hits;
+  for (const BlockMove& move : moves) hits.push_back(book.hit(move.from));
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    const BlockMove& move = moves[i];
     book.give(move.to);
+    book.set_hit(move.to, hits[i]);
     for (int offset = 0; offset < size; ++offset) book.set(move.to, offset, *stamp++);
   }
   last = last_put = step;
   return plan;
+}
+
+// Once they have moved, their stamps no longer tell.
+void Ledger::State::keep_origins(Request& request, std::size_t index) const {
+  const BlockClaim& claim = request.claims[index];
+  const std::int64_t begin = static_cast<std::int64_t>(index) * book.block_size();
+  const auto stamps = book.stamps(claim.block);
+  for (int offset = 0; offset < book.block_size(); ++offset) {
+    const bool stands = begin + offset < request.num_tokens - 1;
+    if (stands || stamps[offset].is_put() || stamps[offset].step() == 0) continue;
+    request.origins.push_back({begin + offset, stamps[offset].step()});
+  }
 }
 
 MovePlan Ledger::move(Step step, std::span<const BlockMove> moves) {
@@ -58,13 +74,21 @@ MovePlan Ledger::move(Step step, std::span<const BlockMove> moves) {
   s.check_moves(moves);
   std::unordered_map<BlockId, std::pair<BlockClaim, BlockId>> sources;
   for (const auto& [from, to] : moves) sources[from] = {s.book.share(from), to};
+  const auto is_moved = [&sources](const BlockClaim& claim) {
+    const auto moved = sources.find(claim.block);
+    return moved != sources.end() && moved->second.first.generation == claim.generation;
+  };
+  for (auto& [id, request] : s.requests) {
+    for (std::size_t i = 0; i < request.claims.size(); ++i) {
+      if (is_moved(request.claims[i])) s.keep_origins(request, i);
+    }
+  }
   MovePlan plan = s.carry(step, moves);
 
   for (auto& [id, request] : s.requests) {
     for (BlockClaim& claim : request.claims) {
+      if (MOETAP_OFF("H8 requests follow their blocks") || !is_moved(claim)) continue;
       const auto moved = sources.find(claim.block);
-      if (MOETAP_OFF("H8 requests follow their blocks")) continue;
-      if (moved == sources.end() || moved->second.first.generation != claim.generation) continue;
       const bool owned = claim.owned;
       claim = s.book.share(moved->second.second);
       claim.owned = owned;
@@ -93,7 +117,9 @@ MovePlan Ledger::copy(Step step, std::uint64_t request, BlockMove move) {
                                  move.to, request,
                                  has_it ? "is the same block" : "does not have it"));
   }
+  s.keep_origins(r, static_cast<std::size_t>(claim - r.claims.begin()));
   MovePlan plan = s.carry(step, {&move, 1});
+  s.book.set_hit(move.to, false);
   *claim = s.book.share(move.to);
   claim->owned = true;
   return plan;

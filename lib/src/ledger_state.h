@@ -18,12 +18,20 @@ struct Ledger::State {
   using Claims = std::pmr::vector<detail::BlockClaim>;
 
   struct Request {
-    explicit Request(std::pmr::memory_resource* memory) : claims(memory) {}
+    explicit Request(std::pmr::memory_resource* memory) : claims(memory), origins(memory) {}
 
-    Claims claims;              // in order of the positions; none if rows are not wanted
+    // The step that computed a row which was moved before anyone knew whether its token stands.
+    struct Origin {
+      std::int64_t position = 0;
+      Step step = 0;
+    };
+
+    Claims claims;  // in order of the positions; none if rows are not wanted
+    std::pmr::vector<Origin> origins;
     std::int64_t computed = 0;  // positions below were scheduled, or hit
     std::int64_t num_tokens = 0;
     std::int64_t start = 0;
+    Step last = 0;  // the newest step that computes positions of it
     bool wants_rows = true;
     bool preempted = false;
   };
@@ -40,12 +48,14 @@ struct Ledger::State {
   void place(Request& request, const Placement& placement);
   void check_placement(const Placement& placement) const;
 
-  // Of a forward pass, and of rows that are put.
-  void check_range(Step step, const char* call) const;
   void check_step(Step step, const char* call) const;
+  // Of rows that are put.
   void check_own_step(Step step, const char* call) const;
   void check_positions(TokenRange positions, std::size_t blocks) const;
   void check_writable(const Request& request, TokenRange positions, Step step) const;
+
+  void keep_origins(Request& request, std::size_t index) const;
+  void reject(Request& request, Step step);
 
   void check_moves(std::span<const BlockMove> moves);
   MovePlan carry(Step step, std::span<const BlockMove> moves);

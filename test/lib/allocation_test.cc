@@ -158,7 +158,7 @@ class SteadyEngine {
     counted += allocations_of([&] {
       ledger_.schedule(step_, request.id, {request.computed, request.tokens},
                        std::span(request.blocks).subspan(known));
-      ledger_.accept(request.id, request.tokens + 1);
+      ledger_.accept(step_, request.id, request.tokens + 1);
     });
     request.computed = request.tokens++;
   }

@@ -97,9 +97,9 @@ TEST_F(LedgerTest, ABlockCachedInPartBecomesTheNewRequestsOwn) {  // H9
 TEST_F(LedgerTest, NothingOfAPreemptedRunIsReturned) {  // H10
   admit(1, 6, {1, 2});
   compute(1, 1, {1, 2}, {0, 6});
-  ledger.accept(1, 7);
+  ledger.accept(1, 1, 7);
   compute(2, 1, {1, 2}, {6, 7});
-  ledger.accept(1, 8);
+  ledger.accept(2, 1, 8);
   ledger.preempt(1);
   EXPECT_EQ(read(ledger.rows_since(1, 0)), "");
   ledger.resume(1, {Blocks{2, 1}, 0});
@@ -162,9 +162,9 @@ TEST_F(LedgerTest, ABlockGivenToTwoIsLostToTheFirst) {  // H11
 TEST_F(LedgerTest, RejectedTokensAreCutOrOverwritten) {  // H17
   admit(1, 2, {1, 2});
   compute(1, 1, {1, 2}, {0, 2});
-  ledger.accept(1, 3);
+  ledger.accept(1, 1, 3);
   compute(2, 1, {1, 2}, {2, 6});  // one token and three drafts, of which one is accepted
-  ledger.accept(1, 5);
+  ledger.accept(2, 1, 5);
   EXPECT_EQ(read(ledger.rows_since(1, 0)), "P1 P1 P2 P2");
   compute(3, 1, {1, 2}, {4, 5});
   EXPECT_EQ(read(ledger.finish(1, 6)), "P1 P1 P2 P2 P3");
@@ -175,19 +175,87 @@ TEST_F(LedgerTest, RejectedTokensAreCutOrOverwritten) {  // H17
 TEST_F(LedgerTest, AStepInFlightIsReportedAgainWithItsRealPositions) {  // H17
   admit(1, 1, {1, 2, 3});
   compute(1, 1, {1, 2, 3}, {0, 1});
-  ledger.accept(1, 2);
+  ledger.accept(1, 1, 2);
   ledger.schedule(2, 1, {1, 4});
   ledger.schedule(3, 1, {4, 7});
   ledger.schedule(4, 1, {7, 10});
   land(2, {1, 2, 3}, {1, 4});  // one of two drafts accepted
-  ledger.accept(1, 4);
+  ledger.accept(2, 1, 4);
   ledger.schedule(3, 1, {3, 6});
   EXPECT_EQ(read(ledger.rows_since(1, 0)), "P1 P2 P2");
   land(3, {1, 2, 3}, {3, 6});  // none
-  ledger.accept(1, 5);
+  ledger.accept(3, 1, 5);
   ledger.schedule(4, 1, {4, 7});
   land(4, {1, 2, 3}, {4, 7});
   EXPECT_EQ(read(ledger.finish(1, 8)), "P1 P2 P2 P3 P4 P4 P4");
+}
+
+// An engine that does not say where the step in flight really began loses rows, and is told so.
+TEST_F(LedgerTest, RejectedDraftsAreNoRowsOfAStepThatWasNotReportedAgain) {  // H17
+  admit(1, 8, {0, 1, 2, 3});
+  compute(1, 1, {0, 1, 2, 3}, {0, 8});
+  ledger.accept(1, 1, 9);
+  ledger.schedule(2, 1, {8, 12});   // three drafts
+  ledger.schedule(3, 1, {12, 16});  // as if all of them were accepted
+  land(2, {0, 1, 2, 3}, {8, 12});
+  ledger.accept(2, 1, 10);  // none is
+  ledger.accept(3, 1, 13);
+  const RowPlan plan = ledger.finish(1, 13);
+  const char* const expected = "P1 P1 P1 P1 P1 P1 P1 P1 P2 missing missing missing";
+  EXPECT_EQ(read(plan), expected);
+  land(3, {0, 1, 2, 3}, {9, 13});  // where it began
+  EXPECT_EQ(read(plan), expected);
+}
+
+TEST_F(LedgerTest, RejectedDraftsThatMovedAreNoRowsEither) {  // H8, H17
+  admit(1, 4, {0, 1, 2});
+  compute(1, 1, {0, 1, 2}, {0, 4});
+  ledger.accept(1, 1, 5);
+  compute(2, 1, {0, 1, 2}, {4, 8});
+  ledger.schedule(3, 1, {8, 9});
+  land(3, {0, 1, 2}, {8, 9});
+  const BlockMove moves[] = {{1, 5}, {2, 6}};
+  EXPECT_EQ(move_rows(reader, ledger.move(4, moves), kNow), 5u);
+  const BlockMove again[] = {{5, 7}};
+  EXPECT_EQ(move_rows(reader, ledger.move(5, again), kNow), 4u);
+  ledger.accept(2, 1, 7);  // the last two drafts are rejected, step 3 is still on its way
+  EXPECT_EQ(read(ledger.rows_since(1, 4)), "P2 P2");
+  ledger.accept(3, 1, 10);
+  EXPECT_EQ(read(ledger.finish(1, 10)), "P1 P1 P1 P1 P2 P2 missing missing P3");
+}
+
+TEST_F(LedgerTest, AStepInFlightIsReportedAgainAfterOthersMoved) {  // H8, H17
+  admit(1, 1, {1, 2});
+  admit(2, 4, {3});
+  compute(1, 1, {1, 2}, {0, 1});
+  compute(2, 2, {3}, {0, 4});
+  ledger.accept(1, 1, 2);
+  ledger.schedule(3, 1, {1, 4});
+  ledger.schedule(4, 1, {4, 7});
+  const BlockMove moves[] = {{3, 9}};
+  move_rows(reader, ledger.move(5, moves), Milliseconds(0));
+  land(3, {1, 2}, {1, 4});
+  ledger.accept(3, 1, 3);
+  ledger.schedule(4, 1, {2, 5});
+  land(4, {1, 2}, {2, 5});
+  ledger.accept(4, 1, 6);
+  EXPECT_EQ(read(ledger.finish(1, 6)), "P1 P3 P4 P4 P4");
+  expect_throw<StateError>(
+      [&] {
+        ledger.schedule(4, 2, {3, 4});
+      },
+      {"request 2", "put under step 5"});
+}
+
+TEST_F(LedgerTest, ABlockThatOthersHitIsNotWrittenAnew) {  // H9
+  admit(1, 4, {1, 2});
+  compute(1, 1, {1, 2}, {0, 4});
+  admit(2, 8, {1, 3}, 4);
+  expect_throw<StateError>([&] { ledger.schedule(2, 1, {3, 4}); }, {"block 1", "others hit"});
+  ledger.schedule(1, 1, {0, 4});  // the same again
+  ledger.accept(1, 1, 5);
+  compute(2, 1, {1, 2}, {4, 5});
+  EXPECT_EQ(read(ledger.finish(1, 6)), "P1 P1 P1 P1 P2");
 }
 
 TEST_F(LedgerTest, AnOldStepCannotTakeTheRowsOfALaterOne) {  // H17
@@ -201,12 +269,12 @@ TEST_F(LedgerTest, AnOldStepCannotTakeTheRowsOfALaterOne) {  // H17
 TEST_F(LedgerTest, AsksOnlyForWhatIsNew) {  // H18
   admit(1, 4, {1, 2});
   compute(1, 1, {1, 2}, {0, 4});
-  ledger.accept(1, 5);
+  ledger.accept(1, 1, 5);
   Routes all = read_rows(reader, ledger.rows_since(1, 0), kNow);
   EXPECT_EQ(all.range(), (TokenRange{0, 4}));
   EXPECT_EQ(ledger.rows_since(1, 4).range, (TokenRange{4, 4}));
   compute(2, 1, {1, 2}, {4, 5});
-  ledger.accept(1, 6);
+  ledger.accept(2, 1, 6);
   all.append(read_rows(reader, ledger.rows_since(1, all.range().end), kNow));
   EXPECT_EQ(all.range(), (TokenRange{0, 5}));
   EXPECT_EQ(number_at(all, 4), number(2, 4));
@@ -423,7 +491,7 @@ TEST_F(LedgerRefuses, AStartBeyondTheTokens) {
   ledger.admit({.request = 2, .num_tokens = 4, .start = 4});
   expect_throw<ArgumentError>([&] { ledger.finish(2, 4); }, {"4 tokens", "position 4"});
   ledger.abort(2);
-  expect_throw<ArgumentError>([&] { ledger.accept(1, -1); }, {"-1 tokens"});
+  expect_throw<ArgumentError>([&] { ledger.accept(1, 1, -1); }, {"-1 tokens"});
 }
 
 TEST_F(LedgerRefuses, WritesToSharedBlocks) {  // H9
@@ -451,8 +519,9 @@ TEST_F(LedgerRefuses, RequestsThatAreNotThere) {
            [&] {
              ledger.schedule(2, 9, {0, 1});
            },
-           [&] { ledger.accept(9, 1); }, [&] { ledger.preempt(9); }, [&] { ledger.resume(9, {}); },
-           [&] { ledger.finish(9, 1); }, [&] { ledger.rows_since(9, 0); },
+           [&] { ledger.accept(1, 9, 1); }, [&] { ledger.preempt(9); },
+           [&] { ledger.resume(9, {}); }, [&] { ledger.finish(9, 1); },
+           [&] { ledger.rows_since(9, 0); },
            [&] {
              ledger.fill(2, 9, {0, 1});
            },

@@ -300,7 +300,7 @@ bool Engine::land() {
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   for (const auto& [request, how] : step.ends) worker_.end_request(request, how);
-  for (const Work& work : step.work) output(work);
+  for (const Work& work : step.work) output(work, step.step);
   return true;
 }
 
@@ -340,14 +340,22 @@ void Engine::run_work(Work& work, Step step) {
   run.next += 1 + work.accepted;
 }
 
-void Engine::output(const Work& work) {
+void Engine::output(const Work& work, Step step) {
   const bool samples = !work.prefill || work.positions.end == work.run->prefill;
   if (work.run->over || !samples) return;
   Request& request = requests_.at(work.request);
   const std::int64_t tokens = std::min(1 + work.accepted, request.most - size(request.tokens));
   for (std::int64_t i = 0; i < tokens; ++i) request.tokens.push_back(static_cast<int>(draw(1)));
   if (!work.prefill) counts_[Event::rejected] += work.positions.size() - 1 - work.accepted;
-  ledger_.accept(request.id, size(request.tokens));
+  ledger_.accept(step, request.id, size(request.tokens));
+  // What steps so far computed of tokens that do not stand is no row of anything.
+  for (std::int64_t p = size(request.tokens) - 1; p < std::ssize(request.rows); ++p) {
+    RowRef& row = at(request.rows, p);
+    if (!row || (row->step > step && p >= work.positions.end)) continue;
+    RowRef& belongs = at(oracle_.belongs, slot_of(request.blocks, p));
+    if (belongs == row) belongs = nullptr;
+    row = nullptr;
+  }
   if (size(request.tokens) == request.most) return finish(request);
   correct(request);
   cache(request, size(request.tokens) - 1);

@@ -173,7 +173,7 @@ class Engine {
   bool land();
   void begin(InFlight& step);
   void run_work(Work& work, Step step);
-  void output(const Work& work);
+  void output(const Work& work, Step step);
   void correct(Request& request);
   void drain();
 

@@ -24,7 +24,9 @@ struct Admission {
   std::int64_t num_tokens = 0;  // known tokens: the prompt
   Placement placement{};
   bool wants_rows = true;  // of one that does not, nothing is kept, and its rows need no publishing
-  std::int64_t start = 0;  // rows below this position are not asked for: the caller has them
+  // Rows below this position are not asked for: the caller has them. Publish them all the same, for
+  // prefix hits and moves.
+  std::int64_t start = 0;
 };
 
 // A block that moves, with what is in it.
@@ -81,15 +83,19 @@ class Ledger {
   // `step` computes `positions` of the request, which gets `new_blocks` behind those it has. A step
   // that is in flight may be reported again with other positions, as with asynchronous speculation,
   // where only the worker knew how many tokens of the step before were accepted. StateError if a
-  // position lies in a block that the request shares or lost, if a later step has its row already,
-  // if the step was used by move() or fill() or is older than one that was, or if a new block is
-  // held; RangeError if the positions leave the blocks.
+  // position lies in a block that the request shares or lost, in one that others hit whole and that
+  // has another row there, or that rows were put into under this or a later step; if a later step
+  // has its row already; if move() or fill() used the step, or a later one of a request that it is
+  // new to; or if a new block is held. RangeError if the positions leave the blocks.
   void schedule(Step step, std::uint64_t request, TokenRange positions,
                 std::span<const BlockId> new_blocks = {});
 
-  // The request's sequence now has this many tokens that stand: the prompt and what was sampled, or
-  // proposed and accepted. Rows of rejected tokens lie behind its end and are never returned.
-  void accept(std::uint64_t request, std::int64_t num_tokens);
+  // `step` came back, and the request's sequence now has this many tokens that stand: the prompt
+  // and what was sampled, or proposed and accepted, up to the token that `step` sampled last. What
+  // steps up to this one computed from there on was of rejected drafts and is no row of anything
+  // any more. Where a later step is in flight and really begins elsewhere than it was reported to,
+  // report it again; else its rows are missing.
+  void accept(Step step, std::uint64_t request, std::int64_t num_tokens);
 
   // The request lost its blocks and will be computed again: nothing of this run is returned, except
   // as a prefix hit. StateError if it is preempted already.
