@@ -14,6 +14,9 @@ namespace {
 // How often a waiting scheduler looks whether its worker has died or it was interrupted.
 constexpr moetap::Milliseconds kLook{200};
 
+// A wait for a worker's shared memory or lock that is long enough to look at the worker.
+constexpr moetap::Milliseconds kWithoutAnswer{2000};
+
 // Rows are asked for some steps after a request is over, as clients do: its blocks may be reused
 // meanwhile.
 constexpr Step kReadAfter = 3;
@@ -24,16 +27,6 @@ constexpr std::int64_t kStreamRows = 32;
 std::unique_ptr<moetap::SlotReadTransport> make_reader(const WorkerConfig& config) {
   return config.transport == TransportKind::shm ? moetap::make_shm_reader(config.endpoint)
                                                 : moetap::make_device_reader(config.endpoint);
-}
-
-// Throws a TimeoutError after `limit` if nobody's end of the transport is there.
-void find_worker(WorkerConfig config, moetap::Milliseconds limit) {
-  config.endpoint.limit = limit;
-  if (config.rows_by_request) {
-    moetap::make_request_reader(config.endpoint);
-  } else {
-    make_reader(config);
-  }
 }
 
 double us_between(std::int64_t began_ns, std::int64_t ended_ns) {
@@ -70,10 +63,10 @@ Engine::Engine(WorkerProcess& worker, const WorkerConfig& config, const EngineOp
   attach(config);
 }
 
-void Engine::attach(const WorkerConfig& config) {
-  // The worker may have died since it was ready. What stays has the whole limit, for its locks too.
-  patiently([&](moetap::Milliseconds limit) {
-    find_worker(config, limit);
+void Engine::attach(WorkerConfig config) {
+  // Its end was there when it was ready: who waits for that long waits for a dead one.
+  config.endpoint.limit = kWithoutAnswer;
+  patiently([&](moetap::Milliseconds) {
     if (config.rows_by_request) {
       by_request_.emplace(moetap::make_request_reader(config.endpoint));
     } else {

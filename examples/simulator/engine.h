@@ -71,7 +71,7 @@ class Engine {
   };
 
   std::string start(const WorkerConfig& config);
-  void attach(const WorkerConfig& config);
+  void attach(WorkerConfig config);
   void send(const StepPlan& plan);
   std::span<const std::byte> receive(Message expected);
   void complete_oldest();

@@ -367,8 +367,12 @@ TEST_F(Demo, SaysWhichWorkerDiedBeforeItAttached) {
       return asleep == 50;
     }));
     ::kill(worker, SIGKILL);
+    ASSERT_TRUE(eventually([&] { return ended(worker); }));
+    const auto start = std::chrono::steady_clock::now();
     ::kill(pid, SIGCONT);
     EXPECT_EQ(demo.join(), 1);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(25))
+        << "of 30 at most";
     const std::string died = fmt::format("worker 0 (pid {}) ended: by signal 9", worker);
     EXPECT_NE(demo.output().find(died), std::string::npos) << demo.output();
     for (const std::string& name : shared_memory_of(pid)) fs::remove("/dev/shm/" + name);
