@@ -117,9 +117,12 @@ bool BlockDirectory::create(const std::string& name, std::span<const std::byte> 
   const auto fail = [&](const char* what) {
     const int error = errno;
     unlinkat(directory_.fd(), temporary.c_str(), 0);
-    throw SystemError(error, fmt::format("cannot {} {} of {} bytes: make room there, or lower "
-                                         "max_bytes of the block store",
-                                         what, (path_ / name).string(), bytes.size()));
+    const char* remedy =
+        error == ENOENT ? "someone else removed its directory or its unfinished file; leave both "
+                          "to the stores that use them"
+                        : "make room there, or lower max_bytes of the block store";
+    throw SystemError(error, fmt::format("cannot {} {} of {} bytes: {}", what,
+                                         (path_ / name).string(), bytes.size(), remedy));
   };
   const OpenFile file(openat(directory_.fd(), temporary.c_str(),
                              O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));

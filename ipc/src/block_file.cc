@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace moetap {
 namespace {
@@ -52,9 +53,10 @@ std::vector<std::byte> describe(const BlockStoreOptions& options) {
 
 }  // namespace
 
-BlockFile::BlockFile(const BlockStoreOptions& options)
-    : description_(describe(options)),
-      block_bytes_(options.block_bytes()),
+BlockFile::BlockFile(BlockStoreOptions options)
+    : options_(std::move(options)),
+      description_(describe(options_)),
+      block_bytes_(options_.block_bytes()),
       suffix_(fmt::format("-{:08x}{}", crc32c(description_), kSuffix)) {}
 
 std::string BlockFile::name(const BlockKey& key) const { return key.hex() + suffix_; }
@@ -91,7 +93,9 @@ BlockFile::Kind BlockFile::check(const BlockKey& key, std::span<const std::byte>
   append(expected, description_);
   append_number(expected, key.bytes().size());
   append(expected, key.bytes());
-  return std::ranges::equal(expected, file.first(expected.size())) ? Kind::good : Kind::foreign;
+  if (!std::ranges::equal(expected, file.first(expected.size()))) return Kind::foreign;
+  const auto num_experts = static_cast<std::uint32_t>(options_.shape.num_experts());
+  return options_.highest_id(rows(file)) < num_experts ? Kind::good : Kind::damaged;  // H20
 }
 
 }  // namespace moetap

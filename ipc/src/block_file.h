@@ -18,7 +18,7 @@ class BlockFile {
   static constexpr std::string_view kMagic = "moetapBK";
   static constexpr std::string_view kSuffix = ".routes";
 
-  explicit BlockFile(const BlockStoreOptions& options);
+  explicit BlockFile(BlockStoreOptions options);
 
   // Differs for other weights and shapes, so that stores of several can share a directory.
   std::string name(const BlockKey& key) const;
@@ -27,7 +27,8 @@ class BlockFile {
   void encode(const BlockKey& key, std::span<const std::byte> rows,
               std::vector<std::byte>& file) const;
 
-  // damaged: ours, by its beginning, but not what encode() makes. foreign: anything else.
+  // damaged: ours, by its beginning, but not what encode() makes of rows that a store takes.
+  // foreign: anything else.
   enum class Kind { good, damaged, foreign };
   Kind check(const BlockKey& key, std::span<const std::byte> file) const;
 
@@ -37,6 +38,7 @@ class BlockFile {
   }
 
  private:
+  BlockStoreOptions options_;
   std::vector<std::byte> description_;  // without the key
   std::size_t block_bytes_;
   std::string suffix_;

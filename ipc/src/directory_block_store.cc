@@ -30,7 +30,7 @@ class DirectoryBlockStore final : public BlockStore {
   const BlockStoreOptions& options() const override { return options_; }
 
   Put put(const BlockKey& key, std::span<const std::byte> rows) override {
-    options_.require_block(rows.size());
+    options_.require_rows(rows);
     if (load(key)) return Put::present;
     if (!make_room(format_.bytes(key))) return Put::full;
     format_.encode(key, rows, scratch_);

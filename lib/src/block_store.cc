@@ -4,8 +4,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace moetap {
+namespace {
+
+template <class Id>
+Id highest(std::span<const std::byte> rows) {
+  Id most = 0;
+  for (std::size_t i = 0; i < rows.size(); i += sizeof most) {
+    Id id;
+    std::memcpy(&id, rows.data() + i, sizeof id);
+    most = std::max(most, id);
+  }
+  return most;
+}
+
+}  // namespace
 
 BlockKey::BlockKey(std::span<const std::byte> bytes) : size_(bytes.size()) {
   if (bytes.empty() || bytes.size() > kMaxBytes) {
@@ -47,6 +62,20 @@ void BlockStoreOptions::require_block(std::size_t bytes) const {
   if (bytes == block_bytes()) return;
   throw ArgumentError(fmt::format("{} bytes for a block of {} rows of {}, which takes {}", bytes,
                                   block_size, shape.to_string(), block_bytes()));
+}
+
+std::uint32_t BlockStoreOptions::highest_id(std::span<const std::byte> rows) const {
+  return shape.id_type() == IdType::uint8 ? highest<std::uint8_t>(rows)
+                                          : highest<std::uint16_t>(rows);
+}
+
+void BlockStoreOptions::require_rows(std::span<const std::byte> rows) const {
+  require_block(rows.size());
+  const std::uint32_t id = highest_id(rows);
+  if (id < static_cast<std::uint32_t>(shape.num_experts())) return;
+  throw RangeError(fmt::format(
+      "a block with expert id {} of a model with {} experts; store rows that are all present", id,
+      shape.num_experts()));
 }
 
 }  // namespace moetap

@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 
+#include "json_text.h"
 #include "text.h"
 
 namespace moetap {
@@ -39,7 +40,7 @@ std::int64_t integer(std::string_view key, const Json& value, std::int64_t least
                      value.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max());
   if (!fits || value.get<std::int64_t>() < least || value.get<std::int64_t>() > most) {
     throw ArgumentError(fmt::format("\"{}\" is {}; it must be a whole number from {} to {}", key,
-                                    value.dump(), least, most));
+                                    detail::shown(value), least, most));
   }
   return value.get<std::int64_t>();
 }
@@ -117,8 +118,9 @@ class Config {
         !list.empty() && std::all_of(list.begin(), list.end(),
                                      [&](const Json& value) { return value == list.front(); });
     if (!same || list.size() != static_cast<std::size_t>(num_layers())) {
-      throw ArgumentError(fmt::format(
-          "\"{}\" is {}; a list must have the same number for each layer", key, list.dump()));
+      throw ArgumentError(
+          fmt::format("\"{}\" is {}; a list must have the same number for each layer", key,
+                      detail::shown(list)));
     }
     return list.front();
   }
@@ -207,8 +209,8 @@ class MoeLayers {
     const Json* step = config_.find("interleave_moe_layer_step");
     if (step && listed != moe_) {
       throw ArgumentError(
-          fmt::format("\"moe_layers\" is {}, but \"interleave_moe_layer_step\" is {}", list->dump(),
-                      step->dump()));
+          fmt::format("\"moe_layers\" is {}, but \"interleave_moe_layer_step\" is {}",
+                      detail::shown(*list), detail::shown(*step)));
     }
     keep_if([&](int i) { return listed[static_cast<std::size_t>(i)]; });
   }
@@ -218,7 +220,7 @@ class MoeLayers {
     const Json ids = list.is_string() ? parse_ids(key, list.get_ref<const std::string&>()) : list;
     if (!ids.is_array()) {
       throw ArgumentError(
-          fmt::format("\"{}\" is {}; it must be a list of layers", key, ids.dump()));
+          fmt::format("\"{}\" is {}; it must be a list of layers", key, detail::shown(ids)));
     }
     std::vector<bool> layers(moe_.size());
     for (const Json& id : ids) {
@@ -228,12 +230,12 @@ class MoeLayers {
   }
 
   static Json parse_ids(std::string_view key, const std::string& text) {
-    Json ids = Json::parse("[" + text + "]", nullptr, false);
-    if (ids.is_discarded()) {
+    try {
+      return detail::parse_json("[" + text + "]", key);
+    } catch (const ArgumentError&) {
       throw ArgumentError(
-          fmt::format("\"{}\" is \"{}\"; it must be numbers and commas", key, text));
+          fmt::format("\"{}\" is {}; it must be numbers and commas", key, detail::shown(text)));
     }
-    return ids;
   }
 
   void hybrid_pattern() {
@@ -243,7 +245,7 @@ class MoeLayers {
       throw ArgumentError(fmt::format(
           "\"hybrid_override_pattern\" is {}; it must be a string of one letter for each of the {} "
           "layers",
-          value->dump(), moe_.size()));
+          detail::shown(*value), moe_.size()));
     }
     const auto& pattern = value->get_ref<const std::string&>();
     keep_if([&](int i) { return pattern[static_cast<std::size_t>(i)] == 'E'; });
@@ -282,12 +284,7 @@ std::string read_file(const std::filesystem::path& path) {
 }  // namespace
 
 ModelShape ModelShape::from_config(std::string_view json) {
-  Json root;
-  try {
-    root = Json::parse(json);
-  } catch (const Json::parse_error& error) {
-    throw ArgumentError(fmt::format("the configuration is no valid JSON: {}", error.what()));
-  }
+  const Json root = detail::parse_json(json, "the configuration");
   const Config config(language_model(root));
   const auto top_k = config.number(kTopK, 1);
   if (!top_k) {

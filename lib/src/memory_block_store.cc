@@ -30,7 +30,7 @@ class MemoryBlockStore final : public BlockStore {
   const BlockStoreOptions& options() const override { return options_; }
 
   Put put(const BlockKey& key, std::span<const std::byte> rows) override {
-    options_.require_block(rows.size());
+    options_.require_rows(rows);
     if (const auto found = blocks_.find(key); found != blocks_.end()) {
       touch(found->second);
       return Put::present;

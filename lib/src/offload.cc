@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
 #include <vector>
 
 namespace moetap {
@@ -34,6 +36,14 @@ std::int64_t load_blocks(BlockStore& store, std::span<const BlockKey> keys, Ledg
   if (position % ledger.block_size() != 0) {
     throw ArgumentError(fmt::format("blocks of {} that are loaded from position {} on",
                                     ledger.block_size(), position));
+  }
+  const std::int64_t room =
+      std::numeric_limits<std::int64_t>::max() - std::max<std::int64_t>(position, 0);
+  if (keys.size() > static_cast<std::size_t>(room / ledger.block_size())) {
+    throw RangeError(
+        fmt::format("{} blocks of {} that are loaded from position {} on, which no "
+                    "sequence has",
+                    keys.size(), ledger.block_size(), position));
   }
   const std::int64_t tokens = static_cast<std::int64_t>(keys.size()) * ledger.block_size();
   FillPlan plan = ledger.fill(step, request, {position, position + tokens});

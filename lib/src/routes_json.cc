@@ -8,6 +8,7 @@
 #include <iterator>
 #include <limits>
 
+#include "json_text.h"
 #include "npy_header.h"
 
 namespace moetap {
@@ -36,10 +37,9 @@ std::string not_present(const Routes& routes) {
 }
 
 Json parse(std::string_view text) {
-  Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded() || !json.is_object()) {
-    throw ArgumentError(
-        fmt::format("{} characters of routes that are no JSON object", text.size()));
+  Json json = detail::parse_json(text, "routes");
+  if (!json.is_object()) {
+    throw ArgumentError(fmt::format("routes that are no JSON object: {}", detail::shown(json)));
   }
   return json;
 }
@@ -52,9 +52,8 @@ bool is_integer(const Json& json) {
 }
 
 [[noreturn]] void bad_member(const Json& json, const char* name) {
-  throw ArgumentError(fmt::format(
-      "routes whose \"{}\" is {}; see to_json()", name,
-      json.contains(name) ? json[name].dump().substr(0, 80) : std::string("not there")));
+  throw ArgumentError(fmt::format("routes whose \"{}\" is {}; see to_json()", name,
+                                  json.contains(name) ? detail::shown(json[name]) : "not there"));
 }
 
 std::int64_t integer(const Json& json, const char* name) {
@@ -75,10 +74,11 @@ const Json& array(const Json& json, const char* name) {
   return *found;
 }
 
-RowState state_named(const std::string& name) {
-  const auto* found = std::ranges::find(kNotPresent, name, row_state_name);
+RowState state_named(const Json& name) {
+  const auto* found =
+      std::ranges::find(kNotPresent, name.get_ref<const std::string&>(), row_state_name);
   if (found != std::end(kNotPresent)) return *found;
-  throw ArgumentError(fmt::format("routes with rows that are \"{}\"", name));
+  throw ArgumentError(fmt::format("routes with rows that are {}", detail::shown(name)));
 }
 
 // Says why rows have no ids.
@@ -86,9 +86,9 @@ void note_reasons(const Json& runs, Routes& routes) {
   for (const Json& run : runs) {
     if (!run.is_array() || run.size() != 3 || !is_integer(run[0]) || !is_integer(run[1]) ||
         !run[2].is_string()) {
-      throw ArgumentError(fmt::format("routes with \"not_present\": {}", run.dump().substr(0, 80)));
+      throw ArgumentError(fmt::format("routes with \"not_present\": {}", detail::shown(run)));
     }
-    const RowState state = state_named(run[2].get<std::string>());
+    const RowState state = state_named(run[2]);
     const TokenRange rows{run[0].get<std::int64_t>(), run[1].get<std::int64_t>()};
     const TokenRange all = routes.range();
     if (rows.start < all.start || rows.end > all.end || rows.start > rows.end) {
@@ -132,11 +132,11 @@ Routes from_json(std::string_view text, const ModelShape& shape) {
   if (routes.range().end != end || dimensions != found) {
     throw ArgumentError(
         fmt::format("routes that say [{}, {}) with \"shape\" {}, but hold the rows [{}, {})", start,
-                    end, json["shape"].dump(), routes.range().start, routes.range().end));
+                    end, detail::shown(json["shape"]), routes.range().start, routes.range().end));
   }
   if (const auto type = id_type_name(detail::read_npy_header(bytes).type); type != dtype) {
-    throw ArgumentError(
-        fmt::format("routes whose \"dtype\" is \"{}\", but which hold {}", dtype, type));
+    throw ArgumentError(fmt::format("routes whose \"dtype\" is {}, but which hold {}",
+                                    detail::shown(json["dtype"]), type));
   }
   if (json.contains("not_present")) note_reasons(array(json, "not_present"), routes);
   return routes;

@@ -16,6 +16,7 @@
 #include "../lib/slot_memory.h"
 #include "../lib/throws.h"
 #include "block_directory.h"
+#include "block_file.h"
 #include "child_process.h"
 
 namespace moetap {
@@ -293,6 +294,41 @@ TEST_F(DirectoryBlockStoreTest, AFileOfAnotherLengthIsNeverData) {
   }
   write(file, good + 'x');
   EXPECT_FALSE(has(*store, 1));
+}
+
+// Whole and of this shape, but no store takes such rows.
+TEST_F(DirectoryBlockStoreTest, AnIdThatTheModelDoesNotHaveIsNeverData) {  // H20
+  BlockStoreOptions eight = options(100);
+  eight.shape = ModelShape::uniform(2, 2, 8);
+  const auto store = make_directory_block_store(path, eight);
+  std::vector<std::byte> rows(eight.block_bytes(), std::byte{7});
+  EXPECT_EQ(store->put(key_of(1), rows), Put::stored);
+  rows.back() = std::byte{200};
+  expect_throw<RangeError>([&] { store->put(key_of(2), rows); }, {"expert id 200", "8 experts"});
+  EXPECT_EQ(files().size(), 1u);
+
+  std::vector<std::byte> file;
+  BlockFile(eight).encode(key_of(1), rows, file);
+  write(only_file(), {reinterpret_cast<const char*>(file.data()), file.size()});
+  EXPECT_FALSE(store->get(key_of(1), rows));
+  EXPECT_EQ(store->stats().refused, 1u);
+  rows.back() = std::byte{7};
+  EXPECT_EQ(store->put(key_of(1), rows), Put::stored);
+  EXPECT_TRUE(store->get(key_of(1), rows));
+}
+
+TEST_F(DirectoryBlockStoreTest, SaysWhenSomeoneElseRemovedWhatItNeeds) {
+  const auto store = open();
+  fs::remove(path);
+  try {
+    put(*store, 1);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const SystemError& error) {
+    EXPECT_EQ(error.code().value(), ENOENT);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("someone else removed"), text.npos) << text;
+    EXPECT_EQ(text.find("make room"), text.npos) << text;
+  }
 }
 
 TEST_F(DirectoryBlockStoreTest, ADamagedBlockCanBeStoredAgain) {

@@ -32,7 +32,8 @@ inline BlockKey key_of(int number) {
 inline std::vector<std::byte> rows_for(const BlockStoreOptions& options, int number) {
   std::mt19937 random(static_cast<unsigned>(number));
   std::vector<std::byte> rows(options.block_bytes());
-  for (std::byte& byte : rows) byte = static_cast<std::byte>(random());
+  const auto num_experts = static_cast<unsigned>(options.shape.num_experts());
+  for (std::byte& byte : rows) byte = static_cast<std::byte>(random() % num_experts);
   return rows;
 }
 

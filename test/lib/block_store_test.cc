@@ -1,5 +1,7 @@
 #include <list>
 #include <map>
+#include <string>
+#include <utility>
 
 #include "block_store_cases.h"
 #include "throws.h"
@@ -52,6 +54,28 @@ TEST_F(MemoryBlockStoreTest, ReturnsWhatWasPut) {
   EXPECT_EQ(store->stats().hits, 2u);
   EXPECT_EQ(store->stats().misses, 2u);
   EXPECT_EQ(store->stats().bytes, 2 * store->options().block_bytes());
+}
+
+TEST_F(MemoryBlockStoreTest, RefusesIdsThatTheModelDoesNotHave) {  // H20
+  BlockStoreOptions options = small_store(3);
+  for (const auto& [experts, id] :
+       {std::pair{8, 200}, {8, 8}, {255, 255}, {300, 300}, {300, 65535}}) {
+    options.shape = ModelShape::uniform(2, 2, experts);
+    options.max_bytes = 3 * options.block_bytes();
+    store = make_memory_block_store(options);
+    std::vector<std::byte> rows(options.block_bytes());
+    const auto set_last = [&](int number) {
+      const auto wide = static_cast<std::uint16_t>(number);
+      const std::size_t size = experts > 256 ? 2 : 1;
+      std::memcpy(rows.data() + rows.size() - size, &wide, size);
+    };
+    set_last(id);
+    expect_throw<RangeError>([&] { store->put(key_of(1), rows); },
+                             {"expert id " + std::to_string(id), std::to_string(experts)});
+    EXPECT_EQ(store->stats().blocks, 0u);
+    set_last(experts - 1);
+    EXPECT_EQ(store->put(key_of(1), rows), Put::stored);
+  }
 }
 
 TEST_F(MemoryBlockStoreTest, TheFirstRowsOfAKeyStay) {

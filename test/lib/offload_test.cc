@@ -2,7 +2,9 @@
 #include <moetap/error.h>
 #include <moetap/offload.h>
 
+#include <limits>
 #include <memory>
+#include <string>
 
 #include "ledger_world.h"
 
@@ -93,11 +95,37 @@ TEST_F(OffloadTest, WaitsForStepsInFlight) {
   EXPECT_EQ(read(ledger.finish(3, 5)), "missing missing missing missing");
 }
 
+TEST_F(OffloadTest, RowsOfAnEarlierOwnerAreStaleAfterATimeout) {
+  EXPECT_TRUE(store_it(keys[0], 1));
+  ledger.finish(1, 9);
+  admit(2, 4, {1});
+  ledger.schedule(2, 2, {0, 4});
+  ledger.abort(2);
+  admit(3, 4, {1});
+  expect_throw<TimeoutError>(
+      [&] {
+        load_blocks(*store, {&keys[0], 1}, ledger, reader, 3, 3, 0, kNow);
+      },
+      {"step 2"});
+  const RowPlan plan = ledger.finish(3, 5);
+  EXPECT_EQ(read(plan), "stale stale stale stale");
+  land(2, {1}, {0, 4});  // comes at last, and is not request 3's either
+  EXPECT_EQ(read(plan), "stale stale stale stale");
+}
+
 TEST_F(OffloadTest, RefusesOtherShapesAndPlaces) {
   expect_throw<ArgumentError>([&] { load_blocks(*store, keys, ledger, reader, 2, 1, 2, kNow); },
                               {"position 2"});
   expect_throw<RangeError>([&] { load_blocks(*store, keys, ledger, reader, 2, 1, 4, kNow); },
                            {"[4, 12)"});
+  constexpr std::int64_t kFarthest = std::numeric_limits<std::int64_t>::max() / 4 * 4;
+  for (const std::int64_t position : {kFarthest, kFarthest - 4}) {
+    expect_throw<RangeError>(
+        [&] { load_blocks(*store, keys, ledger, reader, 2, 1, position, kNow); },
+        {"2 blocks of 4", std::to_string(position)});
+  }
+  expect_throw<RangeError>([&] { load_blocks(*store, keys, ledger, reader, 2, 1, -4, kNow); },
+                           {"-4"});
   BlockStoreOptions other = options(4);
   other.block_size = 2;
   store = make_memory_block_store(other);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "sample_routes.h"
 #include "throws.h"
@@ -87,7 +88,7 @@ TEST(RoutesJson, PartsFromTwoProcessesMeetOrAreRefused) {  // H28
 }
 
 TEST(RoutesJson, RefusesOtherText) {
-  expect_throw<ArgumentError>([] { from_json("", kShape); }, {"no JSON object"});
+  expect_throw<ArgumentError>([] { from_json("", kShape); }, {"routes", "no valid JSON"});
   expect_throw<ArgumentError>([] { from_json("[1]", kShape); }, {"no JSON object"});
   expect_throw<ArgumentError>([] { from_json("{}", kShape); }, {"\"start\"", "not there"});
   const std::string good = to_json(sample_routes(kShape, {5, 9}), IdType::int16);
@@ -112,6 +113,59 @@ TEST(RoutesJson, RefusesOtherText) {
   refuse("k05V", "k15V", {".npy"});
   refuse("k05V", "!05V", {"base64"});
   refuse("\"npy\"", "\"npz\"", {"\"npy\"", "not there"});
+}
+
+TEST(RoutesJson, RefusesWhatIsNestedTooDeeply) {
+  const auto nested = [](std::size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  const std::string good = to_json(sample_routes(kShape, {5, 9}), IdType::int16);
+  const auto refuse = [&](const std::string& from, const std::string& to,
+                          std::initializer_list<std::string_view> words) {
+    expect_throw<ArgumentError>([&] { from_json(replaced(good, from, to), kShape); }, words);
+  };
+  for (const std::size_t depth : {64u, 65u, 100'000u, 1'000'000u}) {  // inside an object
+    refuse("5", nested(depth), {"routes", "nested 65 deep", "up to 64"});
+    refuse("[4, 3, 2]", nested(depth), {"nested 65 deep"});
+    refuse("\"start\"", "\"not_present\": [" + nested(depth) + "], \"start\"", {"65 deep"});
+    expect_throw<ArgumentError>([&] { from_json(nested(depth + 1), kShape); }, {"65 deep"});
+  }
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += "{\"a\": ";
+  refuse("5", objects, {"65 deep"});
+  refuse("5", nested(63), {"\"start\" is [[["});
+}
+
+TEST(RoutesJson, RefusesAKeyThatComesTwice) {
+  const std::string good = to_json(sample_routes(kShape, {5, 9}), IdType::int16);
+  expect_throw<ArgumentError>([&] { from_json(replaced(good, "{", "{\"start\": 4, "), kShape); },
+                              {"\"start\" twice"});
+  expect_throw<ArgumentError>(
+      [&] { from_json(replaced(good, "{", "{\"x\": [{\"y\": {}, \"y\": 1}], "), kShape); },
+      {"\"y\" twice"});
+  // In two objects it comes once each.
+  EXPECT_NO_THROW(
+      from_json(replaced(good, "{", "{\"x\": [{\"start\": 1}, {\"start\": 1}], "), kShape));
+}
+
+TEST(RoutesJson, SaysWhatIsWrongInFewWords) {
+  const std::string good = to_json(sample_routes(kShape, {5, 9}), IdType::int16);
+  const std::string much(1'000'000, 'x');
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"5", '"' + much + '"'},
+                                 {"int16", much},
+                                 {"{", "{\"" + much + "\": 1, \"" + much + "\": 2, "},
+                                 {"{", '"' + much},
+                                 {"\"start\"", "\"not_present\": [\"" + much + "\"], \"start\""},
+                                 {"[4, 3, 2]", '[' + std::string(999'999, '1') + ']'}}) {
+    try {
+      from_json(replaced(good, from, to), kShape);
+      ADD_FAILURE() << "nothing was thrown for " << from;
+    } catch (const ArgumentError& error) {
+      EXPECT_LT(std::string_view(error.what()).size(), 300u) << from;
+    }
+  }
+  // Neither is a number that no type holds something else than an ArgumentError.
+  expect_throw<ArgumentError>([&] { from_json(replaced(good, "5", "1e999"), kShape); }, {"1e999"});
 }
 
 TEST(RoutesJson, RefusesReasonsThatDoNotFit) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <string>
 
 #include "simulation.h"
@@ -44,10 +45,10 @@ int run_many(std::uint64_t first, std::uint64_t seeds) {
 int main(int argc, char** argv) {
   std::uint64_t first = 1;
   std::uint64_t seeds = 1000;
-  std::uint64_t chosen = 0;
+  std::optional<std::uint64_t> chosen;
   for (int i = 1; i < argc; i += 2) {
     const std::string option = argv[i];
-    std::uint64_t* const value = option == "--seed"    ? &chosen
+    std::uint64_t* const value = option == "--seed"    ? &chosen.emplace()
                                  : option == "--seeds" ? &seeds
                                  : option == "--first" ? &first
                                                        : nullptr;
@@ -58,5 +59,5 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  return chosen != 0 ? replay(chosen) : run_many(first, seeds);
+  return chosen ? replay(*chosen) : run_many(first, seeds);
 }

@@ -35,7 +35,8 @@ std::unique_ptr<SlotReadTransport> make_joined_reader(const Endpoint& engine,
 
 // For HostCache::per_request; as above for steps. Keeps each finished request until it is taken, so
 // take every one (an empty range throws its rows away). Request ids are not used again: of the
-// latest 4096 that were taken, taking one again is a StateError, of older ones a TimeoutError.
+// latest 4096 that were taken, taking one again is a StateError, of older ones a TimeoutError. So
+// is take() of a request that was never scheduled at the worker: nothing of it will come.
 std::unique_ptr<RequestReadTransport> make_request_reader(const Endpoint& endpoint);
 
 }  // namespace moetap

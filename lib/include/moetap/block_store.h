@@ -49,6 +49,10 @@ struct BlockStoreOptions {
   void validate() const;
   // ArgumentError unless a block's rows take this many bytes.
   void require_block(std::size_t bytes) const;
+  // In narrow rows: at least shape.num_experts() if one of them cannot be present (H20).
+  std::uint32_t highest_id(std::span<const std::byte> rows) const;
+  // As require_block(); RangeError if a row has an id that the model does not have.
+  void require_rows(std::span<const std::byte> rows) const;
 };
 
 // Content-keyed and immutable: whoever stored a block first has stored it. Blocks that nobody used
@@ -60,7 +64,7 @@ class BlockStore {
   virtual const BlockStoreOptions& options() const = 0;
 
   // Keeps a block's rows: block_bytes() of narrow ids, all of them present. ArgumentError for
-  // another size.
+  // another size, RangeError for an id that the model does not have.
   enum class Put : std::uint8_t {
     stored,
     present,  // under this key already, and stays as it was

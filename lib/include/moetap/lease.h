@@ -78,7 +78,9 @@ class Lease {
   std::list<LeaseBook::Entry>::iterator entry_;
 };
 
-// As Routes, but the rows may still be the lender's. Movable.
+// As Routes, but the rows may still be the lender's. Movable. row() and detach() look for the
+// lender first and then at its memory: the reader may not be destroyed while another thread is in
+// one.
 class RoutesView {
  public:
   // Owned from the start.

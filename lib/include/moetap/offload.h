@@ -20,8 +20,8 @@ bool store_block(BlockStore& store, const BlockKey& key, const Ledger& ledger, R
 // The request's tokens from `position` on, a block for each of `keys`, were loaded from elsewhere
 // (Ledger::fill, with its `step`): puts the rows that the store has for them, and returns for how
 // many blocks. The rows of the others are missing. ArgumentError as above, or if `position` is not
-// a block's first; StateError and RangeError as Ledger::fill. TimeoutError after which all of them
-// are missing.
+// a block's first; StateError and RangeError as Ledger::fill. TimeoutError after which none of
+// them is present: missing, or stale where the block has rows of an earlier owner.
 std::int64_t load_blocks(BlockStore& store, std::span<const BlockKey> keys, Ledger& ledger,
                          Reader& reader, Step step, std::uint64_t request, std::int64_t position,
                          Milliseconds limit);
