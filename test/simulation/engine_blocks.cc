@@ -142,6 +142,12 @@ void Engine::fill(Request& request) {
   request.computed = request.run->next = work.positions.end;
   request.elsewhere = 0;
   if (!request.wants_rows) return;
+  for (std::int64_t p = work.positions.start; p < work.positions.end; ++p) {
+    RowRef& row = at(work.rows, p - work.positions.start);
+    // Whoever computed it would not have handed over a row that misses a route.
+    while (oracle_.router.missing_layer(row->number) >= 0) row = oracle_.make(step_);
+    at(request.rows, p) = at(oracle_.belongs, slot_of(work.blocks, p)) = row;
+  }
   put.after = work.rows;
   puts_.push_back(std::move(put));
   while (!puts_.empty() && is_ready(puts_.front()) && chance(70)) do_put();
