@@ -55,8 +55,7 @@ void BlockBook::require_free(std::span<const BlockId> blocks) const {
   if (held_one == blocks.end()) return;
   throw StateError(
       fmt::format("block {} is held (last for request {}), since rows in it are not read yet; read "
-                  "or release them "
-                  "before the block gets new tokens",
+                  "or release them before the block gets new tokens",
                   *held_one, at(*held_one).holder));
 }
 

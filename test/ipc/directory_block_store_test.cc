@@ -225,21 +225,7 @@ TEST_F(DirectoryBlockStoreTest, LooksAgainAfterEachEighthOfItsBytes) {
 
 TEST_F(DirectoryBlockStoreTest, HeldBlocksStay) {
   const auto store = open(3);
-  for (const int number : {1, 2, 3}) put(*store, number);
-  EXPECT_TRUE(store->hold(key_of(1)));
-  EXPECT_TRUE(store->hold(key_of(1)));
-  EXPECT_TRUE(store->hold(key_of(2)));
-  EXPECT_FALSE(store->hold(key_of(9)));
-  EXPECT_EQ(put(*store, 4), Put::stored);
-  EXPECT_FALSE(has(*store, 3));
-  EXPECT_TRUE(store->hold(key_of(4)));
-  EXPECT_EQ(put(*store, 5), Put::full);
-  EXPECT_TRUE(has(*store, 1) && has(*store, 2) && has(*store, 4));
-  store->release(key_of(1));
-  EXPECT_EQ(put(*store, 5), Put::full);  // held once more
-  store->release(key_of(1));
-  EXPECT_EQ(put(*store, 5), Put::stored);
-  EXPECT_FALSE(has(*store, 1));
+  test::expect_held_blocks_stay(*store);
   expect_throw<StateError>([&] { store->release(key_of(1)); }, {key_of(1).hex(), "not held"});
 }
 

@@ -51,4 +51,23 @@ inline bool has(BlockStore& store, int number) {
   return found;
 }
 
+// Of an empty store with room for three blocks.
+inline void expect_held_blocks_stay(BlockStore& store) {
+  for (const int number : {1, 2, 3}) put(store, number);
+  EXPECT_TRUE(store.hold(key_of(1)));
+  EXPECT_TRUE(store.hold(key_of(1)));
+  EXPECT_TRUE(store.hold(key_of(2)));
+  EXPECT_FALSE(store.hold(key_of(9)));
+  EXPECT_EQ(put(store, 4), BlockStore::Put::stored);
+  EXPECT_FALSE(has(store, 3));
+  EXPECT_TRUE(store.hold(key_of(4)));
+  EXPECT_EQ(put(store, 5), BlockStore::Put::full);
+  EXPECT_TRUE(has(store, 1) && has(store, 2) && has(store, 4));
+  store.release(key_of(1));
+  EXPECT_EQ(put(store, 5), BlockStore::Put::full);  // held once more
+  store.release(key_of(1));
+  EXPECT_EQ(put(store, 5), BlockStore::Put::stored);
+  EXPECT_FALSE(has(store, 1));
+}
+
 }  // namespace moetap::test

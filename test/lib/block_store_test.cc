@@ -95,23 +95,7 @@ TEST_F(MemoryBlockStoreTest, TheLeastRecentlyUsedMakesRoom) {
   EXPECT_EQ(store->stats().blocks, 3u);
 }
 
-TEST_F(MemoryBlockStoreTest, HeldBlocksStay) {
-  for (const int number : {1, 2, 3}) put(*store, number);
-  EXPECT_TRUE(store->hold(key_of(1)));
-  EXPECT_TRUE(store->hold(key_of(1)));
-  EXPECT_TRUE(store->hold(key_of(2)));
-  EXPECT_FALSE(store->hold(key_of(9)));
-  EXPECT_EQ(put(*store, 4), Put::stored);
-  EXPECT_FALSE(has(*store, 3));
-  EXPECT_TRUE(store->hold(key_of(4)));
-  EXPECT_EQ(put(*store, 5), Put::full);
-  EXPECT_TRUE(has(*store, 1) && has(*store, 2) && has(*store, 4));
-  store->release(key_of(1));
-  EXPECT_EQ(put(*store, 5), Put::full);  // held once more
-  store->release(key_of(1));
-  EXPECT_EQ(put(*store, 5), Put::stored);
-  EXPECT_FALSE(has(*store, 1));
-}
+TEST_F(MemoryBlockStoreTest, HeldBlocksStay) { test::expect_held_blocks_stay(*store); }
 
 TEST_F(MemoryBlockStoreTest, OnlyHeldBlocksAreReleased) {
   put(*store, 1);
