@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "../../lib/src/injection.h"
 #include "private_copy.h"
 
 namespace moetap {
@@ -61,6 +62,7 @@ void ControlHead::publish(const Endpoint& endpoint, std::uint64_t segment_magic,
   fields.num_experts = endpoint.shape.num_experts();
   fields.num_layers = endpoint.shape.num_layers();
   std::ranges::copy(endpoint.shape.moe_layers(), fields.moe_layers);
+  MOETAP_POINT("create described");
   magic.store(segment_magic, std::memory_order_release);
 }
 

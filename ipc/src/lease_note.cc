@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "../../lib/src/injection.h"
+
 namespace moetap {
 namespace {
 
@@ -35,6 +37,7 @@ void LeaseNote::write(std::size_t leases, std::string_view holder,
   // Odd also after a writer that died in the middle.
   const std::uint64_t writing = version_.load(std::memory_order_relaxed) | 1;
   version_.store(writing, std::memory_order_relaxed);
+  MOETAP_POINT("lend noting");
   leases_.store(leases, std::memory_order_release);
   since_.store(std::chrono::nanoseconds(since.time_since_epoch()).count(),
                std::memory_order_release);

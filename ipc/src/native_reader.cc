@@ -146,6 +146,7 @@ class NativeReader : public SlotReadTransport {
       let_writer_go_first();
       const TimedHold held(control_->lock_times.readers,
                            [this] { return lock_within(lock_, limit_); });
+      MOETAP_POINT("put locked");
       buffer_.put_in(step, slots.subspan(first, n), rows.subspan(first * row_bytes, n * row_bytes));
     }
   }

@@ -29,6 +29,7 @@ class NativeSink : public ShmSink {
                 endpoint.shape.row_bytes(), endpoint.max_tokens) {
     MOETAP_POINT("create lock file");
     control_->lock_file = lock_.file();
+    MOETAP_POINT("create lock identified");
     control_->head.publish(endpoint, kShmMagic, kShmVersion);
     MOETAP_POINT("create published");
   }
@@ -43,10 +44,8 @@ class NativeSink : public ShmSink {
   void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
     {
       const TimedHold held(control_->lock_times.writer, [this] { return hold(); });
-      MOETAP_POINT("publish locked");
       buffer_.scatter(step, slots, rows);
     }
-    MOETAP_POINT("publish unlocked");
     announce(step);
   }
 
@@ -71,13 +70,20 @@ class NativeSink : public ShmSink {
                                       text, text.size(), sizeof control_->lock_path - 1));
     }
     std::ranges::copy(text, control_->lock_path);
+    MOETAP_POINT("create lock named");
     return path;
   }
 
   std::unique_lock<FileLock> hold() {
     std::unique_lock<FileLock> held(lock_, std::try_to_lock);
-    if (held) return held;
+    if (!held) held = wait_for_lock();
+    MOETAP_POINT("publish locked");
+    return held;
+  }
+
+  std::unique_lock<FileLock> wait_for_lock() {
     control_->writer_waits.store(1, std::memory_order_relaxed);
+    MOETAP_POINT("publish waits");
     struct Done {
       std::atomic<std::uint32_t>& waits;
       ~Done() { waits.store(0, std::memory_order_relaxed); }
@@ -96,14 +102,17 @@ class NativeSink : public ShmSink {
   void note(Step step, const std::string& reason) {
     FailedStep& entry = control_->failed[control_->num_failed++ % ShmControl::kFailures];
     entry.step.store(0, std::memory_order_relaxed);
+    MOETAP_POINT("fail noting");
     const std::size_t length = std::min(reason.size(), sizeof entry.reason - 1);
     std::memcpy(entry.reason, reason.data(), length);
     entry.reason[length] = '\0';
     entry.step.store(step, std::memory_order_release);
+    MOETAP_POINT("fail noted");
   }
 
   // After the lock is free again, so that whoever wakes finds it so.
   void announce(Step step) {
+    MOETAP_POINT("publish unlocked");
     control_->last_step.store(step, std::memory_order_release);
     MOETAP_POINT("publish announced");
     wake(control_->wake);

@@ -216,6 +216,7 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, boo
       if (!segment.unlinks_) throw_not_made_by_us(name, found, bytes);
       // A dead owner's. Not used again, since a reader may still have it mapped.
       remove_lock_file(name, fd);
+      MOETAP_POINT("create replaces");
       continue;
     }
     require_room(fd, name, bytes);

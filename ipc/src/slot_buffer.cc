@@ -93,11 +93,13 @@ void SlotBuffer::put_in(Step step, std::span<const Slot> slots, std::span<const 
     Step& current = stamps_[slot];
     if (current <= step || current == kWriting) {
       current = 0;
+      MOETAP_POINT("put marked");
       order_stores();
       if (stored >= 0) std::memcpy(row(slot), from, limits_.row_bytes);
       MOETAP_POINT("put copied");
       order_stores();
       if (stored >= 0) current = step;
+      MOETAP_POINT("put stamped");
     }
     from += limits_.row_bytes;
   }
@@ -113,6 +115,7 @@ void SlotBuffer::mark(std::span<const Slot> slots) {
     }
     saved_[i] = current;
     current = kWriting;
+    MOETAP_POINT("scatter marking");
   }
 }
 
@@ -134,12 +137,16 @@ void SlotBuffer::copy_in(std::span<const Slot> slots, const std::byte* rows) {
 }
 
 void SlotBuffer::stamp(Step step, std::span<const Slot> slots) {
-  for (const Slot slot : slots) stamps_[decode_slot(slot)] = slot < 0 ? 0 : step;
+  for (const Slot slot : slots) {
+    stamps_[decode_slot(slot)] = slot < 0 ? 0 : step;
+    MOETAP_POINT("scatter stamping");
+  }
 }
 
 void SlotBuffer::invalidate(std::span<const Slot> slots) {
   for (const Slot stored : slots) {
     if (const Slot slot = decode_slot(stored); slot < limits_.num_slots) stamps_[slot] = 0;
+    MOETAP_POINT("fail invalidating");
   }
 }
 

@@ -42,7 +42,10 @@ Segment attach_wire(const Endpoint& endpoint) {
   const auto deadline = deadline_after(endpoint.limit);
   for (;;) {
     auto segment = open_if_there(name);
-    if (segment && segment->bytes().size() == bytes) return std::move(*segment);
+    if (segment && segment->bytes().size() == bytes) {
+      MOETAP_POINT("attach opened");
+      return std::move(*segment);
+    }
     const bool late = Clock::now() >= deadline;
     if (segment && (late || segment->owner_alive())) {
       throw MismatchError(fmt::format(
@@ -69,7 +72,9 @@ class WireReader : public SlotReadTransport {
         segment_(attach_wire(endpoint)),
         lock_(lock_path(endpoint)),
         ids_(reinterpret_cast<WireId*>(segment_.bytes().data())),
-        row_(shape_.row_ids()) {}
+        row_(shape_.row_ids()) {
+    MOETAP_POINT("attach locked");
+  }
 
   const ModelShape& shape() const override { return shape_; }
   std::int64_t num_slots() const override { return num_slots_; }
@@ -102,8 +107,10 @@ class WireReader : public SlotReadTransport {
     const std::size_t most = rows_per_hold(wire_row_bytes(shape_));
     for (std::size_t first = 0; first < slots.size(); first += most) {
       const auto held = lock_within(lock_, limit_);
+      MOETAP_POINT("put locked");
       for (std::size_t i = first; i < std::min(first + most, slots.size()); ++i) {
         write_row(slots[i], rows.subspan(i * row_bytes, row_bytes));
+        MOETAP_POINT("put copied");
       }
     }
   }

@@ -17,7 +17,9 @@ namespace {
 // Either end may be the one that makes the buffer, and a vLLM process owns nothing: under the lock,
 // one of the right size is kept whoever made it, else it is made anew.
 Segment create_or_attach(const Endpoint& endpoint, FileLock& lock) {
+  MOETAP_POINT("create lock file");
   const auto held = lock_within(lock, endpoint.limit);
+  MOETAP_POINT("create locked");
   return Segment::create_or_adopt(buffer_name(endpoint), wire_bytes(endpoint));
 }
 
@@ -31,13 +33,38 @@ class WireSink : public ShmSink {
         lock_(lock_path(endpoint)),
         segment_(create_or_attach(endpoint, lock_)),
         ids_(reinterpret_cast<WireId*>(segment_.bytes().data())),
-        seen_(static_cast<std::size_t>(num_slots_)) {}
+        seen_(static_cast<std::size_t>(num_slots_)) {
+    MOETAP_POINT("create published");
+  }
 
   void publish(Step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
     check_write({num_slots_, shape_.row_bytes()}, max_tokens_, slots, rows.size());
     check_distinct(slots);
-    const TimedHold held(times_.writer, [this] { return lock_within(lock_, limit_); });
+    {
+      const TimedHold held(times_.writer, [this] { return hold(); });
+      write(slots, rows);
+    }
+    MOETAP_POINT("publish unlocked");
+  }
+
+  void fail(Step, std::span<const Slot> slots, const std::string&) override {
+    const TimedHold held(times_.writer, [this] { return hold(); });
+    for (const Slot stored : slots) {
+      if (const Slot slot = decode_slot(stored); slot < num_slots_) erase(slot);
+      MOETAP_POINT("fail invalidating");
+    }
+  }
+
+  LockTimes lock_times() const override { return times_.read(); }
+
+ private:
+  std::unique_lock<FileLock> hold() {
+    auto held = lock_within(lock_, limit_);
     MOETAP_POINT("publish locked");
+    return held;
+  }
+
+  void write(std::span<const Slot> slots, std::span<const std::byte> rows) {
     for (std::size_t i = 0; i < slots.size();) {
       const std::size_t run = run_length(slots.subspan(i));
       if (slots[i] < 0) {
@@ -52,16 +79,6 @@ class WireSink : public ShmSink {
     }
   }
 
-  void fail(Step, std::span<const Slot> slots, const std::string&) override {
-    const TimedHold held(times_.writer, [this] { return lock_within(lock_, limit_); });
-    for (const Slot stored : slots) {
-      if (const Slot slot = decode_slot(stored); slot < num_slots_) erase(slot);
-    }
-  }
-
-  LockTimes lock_times() const override { return times_.read(); }
-
- private:
   // The layout has no stamps to mark, so a bit a slot lies here.
   void check_distinct(std::span<const Slot> slots) {
     std::size_t marked = 0;

@@ -1,5 +1,7 @@
 // Guards that a test can switch off, and points at which it can stop the process. Nothing of either
 // is in a normal build: only the tests' own build of the library (test/injection) has them.
+// A point lies behind each step of a transport that another process can see: a file made or
+// removed, a lock taken or let go, a store to shared memory that a later one depends on.
 #pragma once
 
 #if defined(MOETAP_INJECTION)

@@ -4,93 +4,126 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <random>
 #include <regex>
 #include <set>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "session.h"
 
 namespace moetap::crash {
 namespace {
 
-constexpr Case kCases[] = {
-    {Transport::shm, Side::worker, "create opened"},
-    {Transport::shm, Side::worker, "create claimed"},
-    {Transport::shm, Side::worker, "create reserved"},
-    {Transport::shm, Side::worker, "create lock file"},
-    {Transport::shm, Side::worker, "create published"},
-    {Transport::shm, Side::worker, "reclaim claimed"},
-    {Transport::shm, Side::worker, "reclaim lock file removed"},
-    {Transport::shm, Side::worker, "reclaim unlinked"},
-    {Transport::shm, Side::worker, "publish copied to the host", 6},
-    {Transport::shm, Side::worker, "publish locked", 6},
-    {Transport::shm, Side::worker, "scatter marked", 6, true},
-    {Transport::shm, Side::worker, "scatter copying", 12, true},
-    {Transport::shm, Side::worker, "scatter copied", 6, true},
-    {Transport::shm, Side::worker, "scatter stamped", 6},
-    {Transport::shm, Side::worker, "publish unlocked", 6},
-    {Transport::shm, Side::worker, "publish announced", 6},
-    {Transport::shm, Side::worker, "close lock file removed"},
-    {Transport::shm, Side::worker, "close"},
-    {Transport::shm, Side::worker, "close unlinked"},
-    {Transport::shm, Side::worker, nullptr},
-    {Transport::shm, Side::reader, "attach opened"},
-    {Transport::shm, Side::reader, "attach locked"},
-    {Transport::shm, Side::reader, "read locked", 12},
-    {Transport::shm, Side::reader, "read copied", 12},
-    {Transport::shm, Side::reader, "put copied", 3},
-    {Transport::shm, Side::reader, nullptr},
-    {Transport::wire, Side::worker, "create opened"},
-    {Transport::wire, Side::worker, "create claimed"},
-    {Transport::wire, Side::worker, "create reserved"},
-    {Transport::wire, Side::worker, "publish locked", 6},
-    {Transport::wire, Side::worker, "publish copying", 12},
-    {Transport::wire, Side::worker, "close"},
-    {Transport::wire, Side::worker, "close unlinked"},
-    {Transport::wire, Side::reader, "read locked", 5},
-    {Transport::device, Side::worker, "create opened"},
-    {Transport::device, Side::worker, "create claimed"},
-    {Transport::device, Side::worker, "create reserved"},
-    {Transport::device, Side::worker, "create published"},
-    {Transport::device, Side::worker, "reclaim claimed"},
-    {Transport::device, Side::worker, "reclaim lock file removed"},
-    {Transport::device, Side::worker, "reclaim unlinked"},
-    {Transport::device, Side::worker, "hand-over acquired", 6},
-    {Transport::device, Side::worker, "publish queued", 6},
-    {Transport::device, Side::worker, "hand-over arrived", 6},
-    {Transport::device, Side::worker, "hand-over described", 6},
-    {Transport::device, Side::worker, "hand-over committed", 6},
-    {Transport::device, Side::worker, "close"},
-    {Transport::device, Side::worker, "close unlinked"},
-    {Transport::device, Side::worker, nullptr},
-    {Transport::device, Side::reader, "attach opened"},
-    {Transport::device, Side::reader, "attach claimed"},
-    {Transport::device, Side::reader, "read peeked", 6},
-    {Transport::device, Side::reader, "scatter marked", 6},
-    {Transport::device, Side::reader, "scatter copying", 12},
-    {Transport::device, Side::reader, "scatter copied", 6},
-    {Transport::device, Side::reader, "scatter stamped", 6},
-    {Transport::device, Side::reader, "read taken in", 6},
-    {Transport::device, Side::reader, "read released", 6},
-    {Transport::device, Side::reader, nullptr},
-    {Transport::request, Side::worker, "hand-over kept", 6},
-    {Transport::request, Side::worker, "hand-over of rows", 6},
-    {Transport::request, Side::worker, "hand-over described", 12},
-    {Transport::request, Side::worker, "hand-over committed", 12},
-    {Transport::request, Side::worker, nullptr},
-    {Transport::request, Side::reader, "attach claimed"},
-    {Transport::request, Side::reader, "read peeked", 12},
-    {Transport::request, Side::reader, "read taken in", 12},
-    {Transport::request, Side::reader, "read released", 12},
-    {Transport::request, Side::reader, nullptr},
+// At which of its passings a process is killed, at most: one is drawn. None where that side of that
+// transport does not come by.
+struct Point {
+  const char* name;  // nullptr: anywhere, after a random time
+  struct OfEach {
+    int shm = 0, wire = 0, device = 0, request = 0;
+    int of(Transport transport) const {
+      return std::array{shm, wire, device, request}[static_cast<std::size_t>(transport)];
+    }
+  };
+  OfEach worker;
+  OfEach reader;
 };
+
+// clang-format off
+constexpr Point kPoints[] = {
+    //                                shm wire dev req    shm wire dev req
+    {"create lock file",             { 1,  1,  0,  0}, {}},
+    {"create locked",                { 0,  1,  0,  0}, {}},
+    {"create opened",                { 1,  1,  1,  1}, {}},
+    {"create claimed",               { 1,  1,  1,  1}, {}},
+    {"create replaces",              { 0,  1,  0,  0}, {}},
+    {"create reserved",              { 1,  1,  1,  1}, {}},
+    {"create lock named",            { 1,  0,  0,  0}, {}},
+    {"create lock identified",       { 1,  0,  0,  0}, {}},
+    {"create described",             { 1,  0,  1,  1}, {}},
+    {"create published",             { 1,  1,  1,  1}, {}},
+    {"reclaim claimed",              { 1,  1,  1,  1}, {}},
+    {"reclaim lock file removed",    { 1,  1,  1,  1}, {}},
+    {"reclaim unlinked",             { 1,  1,  1,  1}, {}},
+    {"publish copied to the host",   { 6,  6,  0,  0}, {}},
+    {"publish waits",                { 2,  0,  0,  0}, {}},
+    {"publish locked",               { 6,  6,  0,  0}, {}},
+    {"scatter marking",              {12,  0,  0,  0}, { 0,  0, 12,  0}},
+    {"scatter marked",               { 6,  0,  0,  0}, { 0,  0,  6,  0}},
+    {"scatter copying",              {12,  0,  0,  0}, { 0,  0, 12,  0}},
+    {"scatter copied",               { 6,  0,  0,  0}, { 0,  0,  6,  0}},
+    {"scatter stamping",             {12,  0,  0,  0}, { 0,  0, 12,  0}},
+    {"scatter stamped",              { 6,  0,  0,  0}, { 0,  0,  6,  0}},
+    {"publish copying",              { 0, 12,  0,  0}, {}},
+    {"fail invalidating",            { 2,  2,  0,  0}, { 0,  0,  2,  0}},
+    {"fail noting",                  { 2,  0,  0,  0}, {}},
+    {"fail noted",                   { 2,  0,  0,  0}, {}},
+    {"publish unlocked",             { 6,  6,  0,  0}, {}},
+    {"publish announced",            { 6,  0,  0,  0}, {}},
+    {"publish queued",               { 0,  0,  6,  6}, {}},
+    {"hand-over arrived",            { 0,  0,  6,  6}, {}},
+    {"hand-over kept",               { 0,  0,  0,  6}, {}},
+    {"hand-over acquired",           { 0,  0,  6, 12}, {}},
+    {"hand-over described",          { 0,  0,  6, 12}, {}},
+    {"hand-over committed",          { 0,  0,  6, 12}, {}},
+    {"hand-over of rows",            { 0,  0,  0,  6}, {}},
+    {"close lock file removed",      { 1,  0,  0,  0}, {}},
+    {"close",                        { 1,  1,  1,  1}, {}},
+    {"close unlinked",               { 1,  1,  1,  1}, {}},
+    {"attach opened",                {}, { 1,  6,  1,  1}},
+    {"attach locked",                {}, { 1,  6,  0,  0}},
+    {"attach claimed",               {}, { 0,  0,  1,  1}},
+    {"lend noting",                  {}, { 0,  0, 12,  1}},
+    {"read locked",                  {}, {12, 12,  0,  0}},
+    {"read copied",                  {}, {12,  0,  0,  0}},
+    {"read peeked",                  {}, { 0,  0,  6, 12}},
+    {"read taken in",                {}, { 0,  0,  6, 12}},
+    {"read released",                {}, { 0,  0,  6, 12}},
+    {"put locked",                   {}, { 3,  6,  0,  0}},
+    {"put marked",                   {}, { 4,  0,  4,  0}},
+    {"put copied",                   {}, { 4, 12,  4,  0}},
+    {"put stamped",                  {}, { 4,  0,  4,  0}},
+    {nullptr,                        { 1,  1,  1,  1}, { 1,  1,  1,  1}},
+};
+// clang-format on
+
+// Where all rows of a step have lost their stamps, and none has its new one.
+bool rows_missing_at(std::string_view point) {
+  return point == "scatter marked" || point == "scatter copying" || point == "scatter copied";
+}
+
+constexpr std::array kTransports{Transport::shm, Transport::wire, Transport::device,
+                                 Transport::request};
+constexpr std::array kSides{Side::worker, Side::reader};
+
+std::vector<Case> cases_of(Transport transport, Side side) {
+  std::vector<Case> cases;
+  for (const Point& point : kPoints) {
+    const int passings = (side == Side::worker ? point.worker : point.reader).of(transport);
+    if (passings == 0) continue;
+    cases.push_back({transport, side, point.name, passings,
+                     point.name != nullptr && rows_missing_at(point.name)});
+  }
+  return cases;
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> all;
+  for (const Transport transport : kTransports) {
+    for (const Side side : kSides)
+      std::ranges::copy(cases_of(transport, side), std::back_inserter(all));
+  }
+  return all;
+}
 
 std::uint64_t from_environment(const char* variable, std::uint64_t otherwise) {
   const char* set = std::getenv(variable);
@@ -122,8 +155,59 @@ TEST_P(Crash, SurvivorsGetRightRowsOrAnErrorAndNothingIsLeft) {
   EXPECT_GT(rows, 0u);
 }
 
-TEST(CrashCases, EveryPointOfTheLibraryHasOne) {
+using Passings = std::map<std::string, int>;
+
+// As the table has it.
+Passings expected_passings(Transport transport, Side side) {
+  Passings expected;
+  for (const Case& c : cases_of(transport, side)) {
+    if (c.point != nullptr) expected[c.point] = c.most_passings;
+  }
+  return expected;
+}
+
+// The most in each of a few sessions, until they are as expected: another process on this machine
+// may reclaim what was left to be found.
+Passings found_passings(Transport transport, Side side, const Passings& expected) {
+  Passings found;
+  const auto falls_short = [&](const auto& entry) { return found[entry.first] < entry.second; };
+  for (std::uint64_t seed = 1;
+       seed <= 5 && std::ranges::any_of(expected, falls_short) && !testing::Test::HasFailure();
+       ++seed) {
+    for (const auto& [point, times] : run_dry(transport, side, seed)) {
+      found[point] = std::max(found[point], times);
+    }
+  }
+  return found;
+}
+
+TEST(CrashCases, AreThePointsThatEachSideOfEachTransportPasses) {
+  std::string wrong;
+  for (const Transport transport : kTransports) {
+    for (const Side side : kSides) {
+      Passings expected = expected_passings(transport, side);
+      Passings found = found_passings(transport, side, expected);
+      for (const auto& [point, times] : expected) {
+        if (found[point] >= times) continue;
+        wrong += fmt::format("{}: passed {} times of {}\n",
+                             name_of({transport, side, point.c_str()}), found[point], times);
+      }
+      for (const auto& [point, times] : found) {
+        if (expected.contains(point)) continue;
+        wrong += fmt::format("{}: passed, but nobody is killed there\n",
+                             name_of({transport, side, point.c_str()}));
+      }
+    }
+  }
+  EXPECT_EQ(wrong, "");
+}
+
+TEST(CrashCases, AreAllPointsOfTheLibrary) {
   std::set<std::string> points;
+  for (const Point& point : kPoints) {
+    if (point.name != nullptr) points.insert(point.name);
+  }
+  std::set<std::string> found;
   for (const char* folder : {"lib", "ipc", "gpu"}) {
     const std::filesystem::path root = std::filesystem::path(MOETAP_SOURCE_ROOT) / folder;
     for (const auto& file : std::filesystem::recursive_directory_iterator(root)) {
@@ -133,18 +217,14 @@ TEST(CrashCases, EveryPointOfTheLibraryHasOne) {
       const std::regex point("MOETAP_POINT\\(\"([^\"]+)\"\\)");
       for (std::sregex_iterator match(text.begin(), text.end(), point), end; match != end;
            ++match) {
-        points.insert((*match)[1]);
+        found.insert((*match)[1]);
       }
     }
   }
-  EXPECT_GT(points.size(), 30u);
-  for (const Case& c : kCases) {
-    if (c.point != nullptr) points.erase(c.point);
-  }
-  EXPECT_TRUE(points.empty()) << "nobody is killed at '" << *points.begin() << "'";
+  EXPECT_EQ(points, found);
 }
 
-INSTANTIATE_TEST_SUITE_P(EachPoint, Crash, testing::ValuesIn(kCases), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(EachPoint, Crash, testing::ValuesIn(all_cases()), [](const auto& info) {
   std::string name;
   bool start = true;
   for (const char c : name_of(info.param)) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 
 #include "setup.h"
@@ -15,6 +16,27 @@ namespace moetap::crash {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+std::vector<Slot> all_slots(const Setup& setup) {
+  std::vector<Slot> slots(static_cast<std::size_t>(setup.endpoint.num_slots));
+  std::iota(slots.begin(), slots.end(), Slot{0});
+  return slots;
+}
+
+void put_rows(SlotReadTransport& reader, Step number) {
+  const Step step = (Step{1} << 40) + number;
+  const std::vector<Slot> slots{kFirstPutSlot, kFirstPutSlot + 3};
+  std::vector<std::byte> rows(slots.size() * sizeof(Row));
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Row put = row_of(kPut, step, slots[i]);
+    std::memcpy(&rows[i * sizeof(Row)], put.data(), sizeof put);
+  }
+  reader.put(step, slots, rows);
+}
+
+std::string describe(const Row& row) {
+  return fmt::format("{} {} {} {} {} {}", row[0], row[1], row[2], row[3], row[4], row[5]);
+}
 
 // Follows one worker until it is gone, and believes nothing that it reads.
 class Follower {
@@ -46,6 +68,24 @@ class Follower {
   // Once the worker is dead.
   virtual void check_remains() {}
 
+  // Waits for the step after `last` and returns the last that has come. One that failed says so.
+  template <class Transport>
+  Step wait_for_next(Transport& reader, Step last) {
+    bool failed = false;
+    try {
+      reader.wait_for(last + 1, setup_.endpoint.limit);
+    } catch (const StepFailed& error) {
+      failed = true;
+      if (!fails(last + 1)) wrong(setup_, error.what());
+    }
+    const Step came = reader.last_step();
+    // Only the latest failures are remembered.
+    if (!failed && fails(last + 1) && came <= last + kFailEvery) {
+      wrong(setup_, fmt::format("step {} failed, and a reader was not told", last + 1));
+    }
+    return came;
+  }
+
   // A present row is one that this worker wrote, whole, for its slot.
   Row check_row(std::span<const std::byte> bytes, std::optional<Slot> slot) {
     Row row;
@@ -68,9 +108,6 @@ class Follower {
     if (generation_ != 0) ++shared_.verified;
   }
   std::uint32_t generation() const { return generation_; }
-  static std::string describe(const Row& row) {
-    return fmt::format("{} {} {} {} {} {}", row[0], row[1], row[2], row[3], row[4], row[5]);
-  }
 
   const Setup& setup_;
   Shared& shared_;
@@ -103,11 +140,11 @@ class SlotFollower final : public Follower {
 
  private:
   bool next() override {
-    reader_->wait_for(last_ + 1, setup_.endpoint.limit);
-    last_ = reader_->last_step();
+    last_ = wait_for_next(*reader_, last_);
     check_step();
     check_all();
-    if (setup_.kill.transport == Transport::shm && last_ % 4 == 0) put();
+    check_lent();
+    if (last_ % 4 == 0) put_rows(*reader_, last_);
     verified_step();
     return true;
   }
@@ -122,18 +159,20 @@ class SlotFollower final : public Follower {
     return std::span(bytes_).subspan(i * sizeof(Row), sizeof(Row));
   }
 
-  // The last step's rows: exactly that step's. A later one may have taken a slot meanwhile where
-  // the worker writes by itself.
+  // The last step's rows: exactly that step's, and none if it failed. A later one may have taken a
+  // slot meanwhile where the worker writes by itself.
   void check_step() {
     const std::vector<Slot> slots = slots_of_step(setup_.seed, last_);
     const auto states = read(slots, {last_, last_});
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (states[i] == RowState::present) {
         const Row got = check_row(row(i), slots[i]);
-        if (got != row_of(got[0], last_, slots[i])) {
+        if (got != row_of(got[0], last_, slots[i]) || fails(last_)) {
           wrong(setup_, fmt::format("step {} has {}", last_, describe(got)));
         }
-      } else if (setup_.kill.transport == Transport::device || states[i] == RowState::stale) {
+      } else if (states[i] == RowState::stale ||
+                 (setup_.kill.transport == Transport::device &&
+                  !(fails(last_) && states[i] == RowState::missing))) {
         wrong(setup_, fmt::format("step {}: the row of slot {} is in state {}", last_, slots[i],
                                   static_cast<int>(states[i])));
       }
@@ -141,11 +180,22 @@ class SlotFollower final : public Follower {
   }
 
   void check_all() {
-    std::vector<Slot> slots(static_cast<std::size_t>(setup_.endpoint.num_slots));
-    for (std::size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<Slot>(i);
+    const std::vector<Slot> slots = all_slots(setup_);
     const auto states = read(slots, {});
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (states[i] == RowState::present) check_row(row(i), slots[i]);
+    }
+  }
+
+  void check_lent() {
+    const std::vector<Slot> slots = all_slots(setup_);
+    std::vector<const std::byte*> rows(slots.size());
+    std::vector<RowState> states(slots.size());
+    const StepWindow window;
+    const auto lease = reader_->lend(slots, {&window, 1}, rows, states, "crash test");
+    if (!lease) return;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (states[i] == RowState::present) check_row({rows[i], sizeof(Row)}, slots[i]);
     }
   }
 
@@ -165,17 +215,6 @@ class SlotFollower final : public Follower {
     }
   }
 
-  void put() {
-    const Step step = (Step{1} << 40) + last_;
-    const std::vector<Slot> slots{kFirstPutSlot, kFirstPutSlot + 3};
-    std::vector<std::byte> rows(slots.size() * sizeof(Row));
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      const Row put = row_of(kPut, step, slots[i]);
-      std::memcpy(&rows[i * sizeof(Row)], put.data(), sizeof put);
-    }
-    reader_->put(step, slots, rows);
-  }
-
   std::unique_ptr<SlotReadTransport> reader_;
   Step last_ = 0;
   std::vector<std::byte> bytes_;
@@ -190,8 +229,7 @@ class RequestFollower final : public Follower {
  private:
   bool next() override {
     const bool first = last_ == 0;
-    reader_->wait_for(last_ + 1, setup_.endpoint.limit);
-    const Step came = reader_->last_step();
+    const Step came = wait_for_next(*reader_, last_);
     // What was handed over to an earlier reader does not come again.
     for (Step step = first ? came : last_ + 1; step <= came; ++step) take(step);
     last_ = came;
@@ -206,10 +244,11 @@ class RequestFollower final : public Follower {
     const TokenRange all{0, static_cast<std::int64_t>(slots.size())};
     reader_->take(step, all, rows, states, setup_.endpoint.limit);
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      if (states[i] != RowState::present) {
+      if (fails(step) ? states[i] != RowState::missing : states[i] != RowState::present) {
         wrong(setup_, fmt::format("request {}: row {} is in state {}", step, i,
                                   static_cast<int>(states[i])));
       }
+      if (fails(step)) continue;
       const Row got = check_row(std::span(rows).subspan(i * sizeof(Row), sizeof(Row)), slots[i]);
       if (got != row_of(got[0], step, slots[i])) {
         wrong(setup_, fmt::format("request {} has {}", step, describe(got)));
@@ -221,24 +260,39 @@ class RequestFollower final : public Follower {
   Step last_ = 0;
 };
 
-// Nothing can be said about a row of this layout, but that the reader is neither stuck nor stopped.
+// A row of this layout says nothing about itself, so that one which a process was writing when it
+// was killed may be torn. At a point nobody is: there each row is whole, or nobody has written it
+// yet.
+void check_wire_row(const Setup& setup, const Row& row, Slot slot) {
+  if (setup.kill.point == nullptr || row == Row{}) return;
+  if (row != row_of(row[0], row[1], row[2]) || row[2] != slot) {
+    wrong(setup, fmt::format("torn row of slot {}: {}", slot, describe(row)));
+  }
+}
+
 void look_at_wire(const Setup& setup, Shared& shared) {
   const auto reader = make_shm_reader(setup.endpoint);
-  const std::vector<Slot> slots = slots_of_step(setup.seed, 1);
-  std::vector<std::byte> rows(slots.size() * sizeof(Row));
+  const std::vector<Slot> slots = all_slots(setup);
+  const auto seen = static_cast<std::size_t>(slots_of_step(setup.seed, 1)[0]);
+  std::vector<std::byte> bytes(slots.size() * sizeof(Row));
+  std::vector<Row> rows(slots.size());
   std::vector<RowState> states(slots.size());
   for (int i = 0; i < 5; ++i) {
     const StepWindow window;
-    reader->read(slots, {&window, 1}, rows, states);
-    Row row;
-    std::memcpy(row.data(), rows.data(), sizeof row);
-    if (states[0] == RowState::unverified && row[0] != 0) {
-      if (shared.attached.exchange(row[0]) != row[0]) shared.verified = 0;
+    reader->read(slots, {&window, 1}, bytes, states);
+    std::memcpy(rows.data(), bytes.data(), bytes.size());
+    for (std::size_t s = 0; s < slots.size(); ++s) {
+      if (states[s] == RowState::unverified) check_wire_row(setup, rows[s], slots[s]);
+    }
+    if (states[seen] == RowState::unverified && rows[seen][0] != 0) {
+      const std::uint32_t generation = rows[seen][0];
+      if (shared.attached.exchange(generation) != generation) shared.verified = 0;
       ++shared.verified;
       ++shared.rows;
     }
     usleep(200);
   }
+  put_rows(*reader, shared.verified);
 }
 
 int follow(const Setup& setup, Shared& shared, int most_steps) {
@@ -262,6 +316,8 @@ void run_reader(const Setup& setup, Shared& shared, int most_steps) {
       steps += follow(setup, shared, most_steps - steps);
     } catch (const TimeoutError& error) {  // no worker came
       check_in_time(setup, began, error.what());
+    } catch (const MismatchError&) {  // a worker is about to replace a buffer of another size
+      if (setup.kill.transport != Transport::wire) throw;
     }
   }
 }

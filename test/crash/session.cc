@@ -1,7 +1,10 @@
 #include "session.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +14,7 @@
 #include <string_view>
 
 #include "child_process.h"
+#include "names.h"
 #include "shared_object.h"
 #include "temporary_directory.h"
 
@@ -23,13 +27,19 @@ using test::ChildProcess;
 constexpr Step kVictimSteps = 12;
 constexpr std::uint32_t kEnough = 3;  // steps verified
 
-bool is(const Case& c, std::string_view prefix) {
-  return c.point != nullptr && std::string_view(c.point).starts_with(prefix);
+// Of another size than any session's.
+void make_wire_buffer_of_a_dead_worker(const Endpoint& endpoint) {
+  const std::string name = buffer_name(endpoint);
+  shm_unlink(name.c_str());
+  const int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+  const bool made = fchmod(fd, S_ISVTX | 0600) == 0 && ftruncate(fd, 64) == 0;
+  close(fd);
+  ASSERT_TRUE(made) << name;
 }
 
 class Session {
  public:
-  Session(const Case& c, std::uint64_t seed)
+  Session(const Case& c, std::uint64_t seed, bool dry = false)
       : setup_{c,
                seed,
                {.instance = fmt::format("crash-{}-{}", getpid(), ++sessions_),
@@ -38,7 +48,8 @@ class Session {
                 .max_tokens = 8,
                 .ring_depth = 3,
                 .layout = c.transport == Transport::wire ? ShmLayout::wire : ShmLayout::native,
-                .limit = Milliseconds(2000)}} {}
+                .limit = Milliseconds(2000)},
+               dry} {}
 
   Outcome run(int kills) {
     if (setup_.kill.side == Side::worker) {
@@ -51,11 +62,36 @@ class Session {
     return outcome_;
   }
 
+  std::map<std::string, int> passed() const {
+    std::map<std::string, int> times;
+    for (const auto& entry : shared_->passed) {
+      if (entry.times > 0) times[entry.point] = entry.times;
+    }
+    return times;
+  }
+
  private:
+  // Whether such a point is what this session is about.
+  bool about(std::string_view prefix) const {
+    return setup_.dry || (setup_.kill.point != nullptr &&
+                          std::string_view(setup_.kill.point).starts_with(prefix));
+  }
+  bool anywhere() const { return setup_.kill.point == nullptr && !setup_.dry; }
+  Step victim_steps() const { return anywhere() ? kForEver : kVictimSteps; }
+
+  void prepare_victim(int passing) const {
+    if (setup_.dry) return count_passings(*shared_);
+    kill_here(setup_.kill, passing);
+  }
+
   void kill_workers(int kills) {
-    ChildProcess reader([&] { run_reader(setup_, *shared_, static_cast<int>(kForEver)); });
+    ChildProcess reader([&] {
+      if (about("publish waits")) linger_with_the_lock();
+      run_reader(setup_, *shared_, static_cast<int>(kForEver));
+    });
     for (int i = 0; i < kills && !testing::Test::HasFailure(); ++i) {
-      if (is(setup_.kill, "reclaim")) leave_one_behind();
+      if (about("reclaim")) leave_one_behind();
+      if (about("create replaces")) make_wire_buffer_of_a_dead_worker(setup_.endpoint);
       kill_worker(i, reader);
     }
     const std::uint32_t generation = ++generation_;
@@ -70,11 +106,10 @@ class Session {
   void kill_worker(int number, const ChildProcess& reader) {
     const std::uint32_t generation = ++generation_;
     const int passing = draw_passing(number);
-    const bool early = is(setup_.kill, "create") || is(setup_.kill, "reclaim");
+    const bool early = !setup_.dry && (about("create") || about("reclaim"));
     ChildProcess victim([&] {
-      kill_here(setup_.kill, passing);
-      const Step steps = setup_.kill.point == nullptr ? kForEver : kVictimSteps;
-      run_worker(setup_, *shared_, generation, steps, early);
+      prepare_victim(passing);
+      run_worker(setup_, *shared_, generation, victim_steps(), early);
     });
     const bool killed = end(victim, number);
     shared_->killed_at_point[generation] = killed;
@@ -90,10 +125,9 @@ class Session {
     for (int i = 0; i < kills && !testing::Test::HasFailure(); ++i) {
       const int passing = draw_passing(i);
       ChildProcess victim([&] {
-        kill_here(setup_.kill, passing);
+        prepare_victim(passing);
         arm();
-        const Step steps = setup_.kill.point == nullptr ? kForEver : kVictimSteps;
-        run_reader(setup_, *shared_, static_cast<int>(steps));
+        run_reader(setup_, *shared_, static_cast<int>(victim_steps()));
       });
       end(victim, i);
     }
@@ -105,9 +139,14 @@ class Session {
     expect_ended(last.join(), "the last reader");
   }
 
-  // What a worker leaves that is killed before any reader knows of it.
+  // What a worker leaves that is killed before any reader knows of it. Only segments of the native
+  // layouts are reclaimed: whose a vLLM process's would be is not known.
   void leave_one_behind() {
     Setup setup = setup_;
+    if (setup.kill.transport == Transport::wire) {
+      setup.kill.transport = Transport::shm;
+      setup.endpoint.layout = ShmLayout::native;
+    }
     setup.kill.point = "create published";
     const std::uint32_t generation = ++generation_;
     ChildProcess worker([&] {
@@ -120,7 +159,7 @@ class Session {
 
   // Of a victim: killed as meant, or not at all if it did not pass there so often.
   bool end(ChildProcess& victim, int number) {
-    if (setup_.kill.point == nullptr) {
+    if (anywhere()) {
       usleep(static_cast<useconds_t>(mix(setup_.seed + 1, static_cast<std::uint64_t>(number)) %
                                      20'000));
       ::kill(victim.pid(), SIGKILL);
@@ -197,6 +236,12 @@ Outcome run_session(const Case& c, std::uint64_t seed, int kills) {
   const Outcome outcome = Session(c, seed).run(kills);
   if (testing::Test::HasFailure()) remove_all_of(fmt::format("crash-{}-", getpid()));
   return outcome;
+}
+
+std::map<std::string, int> run_dry(Transport transport, Side side, std::uint64_t seed) {
+  Session session({transport, side, nullptr}, seed, true);
+  session.run(1);
+  return session.passed();
 }
 
 }  // namespace moetap::crash

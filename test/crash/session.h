@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "setup.h"
 
@@ -17,5 +19,9 @@ struct Outcome {
 // verified. Failures of GoogleTest for a process that ends otherwise than it should, does not end,
 // or finds a row wrong, and for anything that is left at the end.
 Outcome run_session(const Case& c, std::uint64_t seed, int kills);
+
+// How often a process passes each point of the library that is to be killed there in other
+// sessions, and that finds what they leave to be found.
+std::map<std::string, int> run_dry(Transport transport, Side side, std::uint64_t seed);
 
 }  // namespace moetap::crash

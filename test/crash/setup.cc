@@ -4,8 +4,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <numeric>
+#include <mutex>
+#include <string_view>
 
 #include "injection.h"
 
@@ -72,5 +74,23 @@ void kill_here(const Case& c, int passing) {
 }
 
 void arm() { armed = true; }
+
+void count_passings(Shared& shared) {
+  static std::mutex one_at_a_time;
+  injection::on_point([&shared](std::string_view reached) {
+    const std::lock_guard lock(one_at_a_time);
+    const auto entry = std::ranges::find_if(shared.passed, [&](const Shared::Passings& other) {
+      return other.point == reached || other.times == 0;
+    });
+    reached.copy(entry->point, sizeof entry->point - 1);  // past the last: ends this process
+    ++entry->times;
+  });
+}
+
+void linger_with_the_lock() {
+  injection::on_point([](std::string_view reached) {
+    if (reached == "read locked") usleep(300);
+  });
+}
 
 }  // namespace moetap::crash

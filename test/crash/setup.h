@@ -33,6 +33,7 @@ struct Setup {
   Case kill;
   std::uint64_t seed;
   Endpoint endpoint;
+  bool dry = false;  // nobody is killed: what the victim passes is counted
 };
 
 inline constexpr int kMostKills = 250;  // of one session
@@ -52,6 +53,12 @@ struct Shared {
   // How long publish() took: calls of [2^(i/8), 2^((i+1)/8)) ns.
   static constexpr std::size_t kTimes = 320;
   std::array<std::atomic<std::uint64_t>, kTimes> publish_times{};
+
+  struct Passings {
+    char point[40];
+    int times;
+  };
+  std::array<Passings, 64> passed{};  // in a dry run; ends with one without a name
 };
 
 std::uint64_t mix(std::uint64_t seed, std::uint64_t number);
@@ -67,6 +74,10 @@ Row row_of(std::uint32_t generation, Step step, Slot slot);
 inline constexpr std::uint32_t kPut = 60'000;
 inline constexpr Slot kFirstPutSlot = 32;
 
+// Steps that lack a layer, so that they fail.
+inline constexpr Step kFailEvery = 5;
+inline bool fails(Step step) { return step % kFailEvery == 3; }
+
 // Ends this process as one that has found a wrong row or another broken promise.
 inline constexpr int kWrong = 3;
 [[noreturn]] void wrong(const Setup& setup, const std::string& what);
@@ -79,6 +90,10 @@ void check_in_time(const Setup& setup, std::chrono::steady_clock::time_point beg
 // Call before the process has a second thread.
 void kill_here(const Case& c, int passing);
 void arm();
+// Counts the points that the process passes. Likewise.
+void count_passings(Shared& shared);
+// Takes its time where it has the lock for reading, so that a worker has to wait. Likewise.
+void linger_with_the_lock();
 
 // What a process does. A worker publishes until told to stop, or `most_steps` of them.
 void run_worker(const Setup& setup, Shared& shared, std::uint32_t generation, Step most_steps,

@@ -37,10 +37,15 @@ class Worker {
     stream_->synchronize();  // the buffers are free again
     std::ranges::copy(slots, slots_.as<Slot>());
     const RequestSpan request{step, 0, tokens};
-    capturer_->begin_step({.step = step, .num_tokens = tokens, .requests = {&request, 1}},
-                          *stream_);
-    for (const int layer : capturer_->shape().moe_layers()) capture(layer, step, slots);
-    publish(shared);
+    const bool begun = until_done(shared, step, [&] {
+      capturer_->begin_step({.step = step, .num_tokens = tokens, .requests = {&request, 1}},
+                            *stream_);
+    });
+    if (!begun) return;
+    for (const int layer : capturer_->shape().moe_layers()) {
+      if (layer != 0 || !fails(step)) capture(layer, step, slots);
+    }
+    publish(step, shared);
     if (setup_.kill.transport == Transport::request) {
       capturer_->end_request(step, RequestEnd::finished);
     }
@@ -78,19 +83,36 @@ class Worker {
   }
 
   // A scheduler that is not there for a while is an error within the limit, and may come back.
-  void publish(Shared& shared) {
-    while (!shared.stop) {
+  void publish(Step step, Shared& shared) {
+    until_done(shared, step, [&] {
       const auto began = Clock::now();
       try {
         capturer_->publish(slots_.as<Slot>(), *stream_);
-        note(shared, Clock::now() - began);
-        return;
       } catch (const TimeoutError& error) {
         check_in_time(setup_, began, error.what());
         note(shared, Clock::now() - began);
         ++shared.timeouts;
+        throw;
+      }
+      note(shared, Clock::now() - began);
+    });
+  }
+
+  // Again after an error that is another step's, or says that the scheduler is slow. False if told
+  // to stop first.
+  template <class Call>
+  bool until_done(Shared& shared, Step step, Call&& call) {
+    while (!shared.stop) {
+      try {
+        call();
+        return true;
+      } catch (const StepFailed& failed) {
+        if (!fails(failed.step())) wrong(setup_, failed.what());
+        if (failed.step() == step) return true;
+      } catch (const TimeoutError&) {
       }
     }
+    return false;
   }
 
   static void note(Shared& shared, Clock::duration time) {
