@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -149,10 +150,10 @@ class SlotFollower final : public Follower {
     return true;
   }
 
-  std::vector<RowState> read(const std::vector<Slot>& slots, StepWindow window) {
+  std::vector<RowState> read(const std::vector<Slot>& slots, std::span<const StepWindow> windows) {
     std::vector<RowState> states(slots.size());
     bytes_.resize(slots.size() * reader_->shape().row_bytes());
-    reader_->read(slots, {&window, 1}, bytes_, states);
+    reader_->read(slots, windows, bytes_, states);
     return states;
   }
   std::span<const std::byte> row(std::size_t i) const {
@@ -163,7 +164,8 @@ class SlotFollower final : public Follower {
   // slot meanwhile where the worker writes by itself.
   void check_step() {
     const std::vector<Slot> slots = slots_of_step(setup_.seed, last_);
-    const auto states = read(slots, {last_, last_});
+    const StepWindow window{last_, last_};
+    const auto states = read(slots, {&window, 1});
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (states[i] == RowState::present) {
         const Row got = check_row(row(i), slots[i]);
@@ -179,11 +181,22 @@ class SlotFollower final : public Follower {
     }
   }
 
+  // A row is the one of the step that its stamp names.
   void check_all() {
     const std::vector<Slot> slots = all_slots(setup_);
-    const auto states = read(slots, {});
+    std::vector<Step> written(slots.size());
+    reader_->stamps(slots, written);
+    std::vector<StepWindow> windows;
+    for (const Step step : written)
+      windows.push_back({std::max(step, Step{1}), std::max(step, Step{1})});
+    const auto states = read(slots, windows);
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      if (states[i] == RowState::present) check_row(row(i), slots[i]);
+      if (states[i] != RowState::present) continue;
+      const Row got = check_row(row(i), slots[i]);
+      if (got[1] != (windows[i].first & 0xffff)) {
+        wrong(setup_, fmt::format("the row of slot {} and step {} is {}", slots[i],
+                                  windows[i].first, describe(got)));
+      }
     }
   }
 
@@ -207,7 +220,8 @@ class SlotFollower final : public Follower {
       return;
     }
     const std::vector<Slot> slots = slots_of_step(setup_.seed, reader_->last_step() + 1);
-    for (const RowState state : read(slots, {})) {
+    const StepWindow any;
+    for (const RowState state : read(slots, {&any, 1})) {
       if (state != RowState::missing) {
         wrong(setup_,
               fmt::format("a row that was half written is in state {}", static_cast<int>(state)));

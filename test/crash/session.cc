@@ -139,10 +139,11 @@ class Session {
     expect_ended(last.join(), "the last reader");
   }
 
-  // What a worker leaves that is killed before any reader knows of it. Only segments of the native
-  // layouts are reclaimed: whose a vLLM process's would be is not known.
+  // What a worker of another instance leaves, which nobody but reclaim() ever removes. Of a native
+  // layout: whose a vLLM process's would be is not known.
   void leave_one_behind() {
     Setup setup = setup_;
+    setup.endpoint.instance.insert(0, "gone-");
     if (setup.kill.transport == Transport::wire) {
       setup.kill.transport = Transport::shm;
       setup.endpoint.layout = ShmLayout::native;
