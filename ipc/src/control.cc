@@ -29,7 +29,8 @@ std::string describe(const ControlFields& fields) {
 
 bool same_shape(const ControlFields& fields, const ModelShape& shape) {
   const std::vector<int>& layers = shape.moe_layers();
-  return fields.top_k == shape.top_k() && fields.num_experts == shape.num_experts() &&
+  return fields.weight_type == static_cast<std::int32_t>(shape.weight_type()) &&
+         fields.top_k == shape.top_k() && fields.num_experts == shape.num_experts() &&
          fields.num_layers == shape.num_layers() &&
          std::equal(layers.begin(), layers.end(), fields.moe_layers);
 }
@@ -61,6 +62,7 @@ void ControlHead::publish(const Endpoint& endpoint, std::uint64_t segment_magic,
   fields.top_k = endpoint.shape.top_k();
   fields.num_experts = endpoint.shape.num_experts();
   fields.num_layers = endpoint.shape.num_layers();
+  fields.weight_type = static_cast<std::int32_t>(endpoint.shape.weight_type());
   std::ranges::copy(endpoint.shape.moe_layers(), fields.moe_layers);
   MOETAP_POINT("create described");
   magic.store(segment_magic, std::memory_order_release);
@@ -72,7 +74,12 @@ ModelShape ControlFields::shape() const {
         fmt::format("an impossible shape ({} layers, top-{} of {} experts; layers must be 1 to {})",
                     num_layers, top_k, num_experts, ModelShape::kMaxLayers));
   }
-  return ModelShape({moe_layers, moe_layers + num_layers}, top_k, num_experts);
+  if (weight_type < 0 || weight_type > static_cast<std::int32_t>(WeightType::bfloat16)) {
+    throw ArgumentError(fmt::format("an impossible weight type ({}; it must be 0 to {})",
+                                    weight_type, static_cast<int>(WeightType::bfloat16)));
+  }
+  return ModelShape({moe_layers, moe_layers + num_layers}, top_k, num_experts)
+      .with_weights(static_cast<WeightType>(weight_type));
 }
 
 void ControlFields::require(const Endpoint& endpoint, const std::string& name,

@@ -20,6 +20,7 @@ struct ControlFields {
   std::int32_t top_k = 0;
   std::int32_t num_experts = 0;
   std::int32_t num_layers = 0;
+  std::int32_t weight_type = 0;  // WeightType
   std::int32_t moe_layers[ModelShape::kMaxLayers] = {};
 
   // ArgumentError if no model has such a shape.

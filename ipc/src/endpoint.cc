@@ -9,7 +9,7 @@ namespace moetap {
 namespace {
 
 // Large enough for any machine, small enough that no size computed from them overflows 64 bits:
-// a row has at most 1024 layers x 65,536 ids of 4 bytes = 2^28 bytes.
+// a row has at most 1024 layers x 65,536 ids and weights of 6 bytes, below 2^29 bytes.
 constexpr std::int64_t kMaxSlots = std::int64_t{1} << 32;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
 constexpr int kMaxRingDepth = 1024;
@@ -50,6 +50,13 @@ void Endpoint::validate() const {
         "endpoint: stage {}, part {} of the wire-compatible layout, whose one buffer holds whole "
         "rows and has one owner: use the native layout, or one stage and gathered parts",
         stage, part));
+  }
+  if (layout == ShmLayout::wire && shape.weight_type() != WeightType::none) {
+    throw ArgumentError(
+        fmt::format("endpoint: {} weights with the wire-compatible layout, which is int32 ids and "
+                    "nothing else: "
+                    "use the native layout, or a shape without weights",
+                    weight_type_name(shape.weight_type())));
   }
   if (layout != ShmLayout::native && layout != ShmLayout::wire) {
     throw ArgumentError(fmt::format("endpoint: layout is {}, but must be native (0) or wire (1)",

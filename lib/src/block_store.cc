@@ -10,12 +10,23 @@ namespace moetap {
 namespace {
 
 template <class Id>
-Id highest(std::span<const std::byte> rows) {
+Id highest(std::span<const std::byte> ids) {
   Id most = 0;
-  for (std::size_t i = 0; i < rows.size(); i += sizeof most) {
+  for (std::size_t i = 0; i < ids.size(); i += sizeof most) {
     Id id;
-    std::memcpy(&id, rows.data() + i, sizeof id);
+    std::memcpy(&id, ids.data() + i, sizeof id);
     most = std::max(most, id);
+  }
+  return most;
+}
+
+// Of the ids only, whatever weights lie behind them.
+template <class Id>
+Id highest(std::span<const std::byte> rows, const ModelShape& shape) {
+  if (shape.ids_bytes() == shape.row_bytes()) return highest<Id>(rows);
+  Id most = 0;
+  for (std::size_t row = 0; row < rows.size(); row += shape.row_bytes()) {
+    most = std::max(most, highest<Id>(rows.subspan(row, shape.ids_bytes())));
   }
   return most;
 }
@@ -65,8 +76,8 @@ void BlockStoreOptions::require_block(std::size_t bytes) const {
 }
 
 std::uint32_t BlockStoreOptions::highest_id(std::span<const std::byte> rows) const {
-  return shape.id_type() == IdType::uint8 ? highest<std::uint8_t>(rows)
-                                          : highest<std::uint16_t>(rows);
+  return shape.id_type() == IdType::uint8 ? highest<std::uint8_t>(rows, shape)
+                                          : highest<std::uint16_t>(rows, shape);
 }
 
 void BlockStoreOptions::require_rows(std::span<const std::byte> rows) const {

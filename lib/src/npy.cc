@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+
+#include "npy_header.h"
 
 namespace moetap {
 namespace {
@@ -15,6 +18,7 @@ static_assert(std::endian::native == std::endian::little, "rows and .npy files a
 template <class To, class From>
 void convert(const Routes& routes, void* out) {
   const std::size_t ids = routes.shape().row_ids();
+  const std::size_t row = routes.shape().row_bytes() / sizeof(From);  // whatever else it holds
   const auto* from = reinterpret_cast<const From*>(routes.bytes().data());
   auto* to = static_cast<To*>(out);
   for (const RowState state : routes.states()) {
@@ -23,7 +27,7 @@ void convert(const Routes& routes, void* out) {
     } else {
       std::fill_n(to, ids, static_cast<To>(-1));
     }
-    from += ids;
+    from += row;
     to += ids;
   }
 }
@@ -40,8 +44,7 @@ void convert(const Routes& routes, void* out) {
 bool is_signed(IdType type) { return type != IdType::uint8 && type != IdType::uint16; }
 
 std::string_view numpy_type(IdType type) {
-  constexpr std::string_view names[] = {"|u1", "<u2", "<i2", "<i4", "<i8"};
-  return names[static_cast<std::size_t>(type)];
+  return detail::kNpyTypes[static_cast<std::size_t>(type)];
 }
 
 // Bytes of all ids as this type; throws what to_ids throws.
@@ -53,6 +56,33 @@ std::size_t checked_bytes(const Routes& routes, IdType type) {
   }
   if (!is_signed(type)) routes.require_present();
   return routes.states().size() * shape.row_ids() * id_bytes(type);
+}
+
+void copy_weights(const Routes& routes, void* out) {
+  const ModelShape& shape = routes.shape();
+  const std::size_t bytes = shape.row_bytes() - shape.weights_offset();
+  const std::byte* from = routes.bytes().data() + shape.weights_offset();
+  auto* to = static_cast<std::byte*>(out);
+  for (const RowState state : routes.states()) {
+    if (state == RowState::present) {
+      std::memcpy(to, from, bytes);
+    } else {
+      std::memset(to, 0xFF, bytes);
+    }
+    from += shape.row_bytes();
+    to += bytes;
+  }
+}
+
+std::size_t weights_bytes(const Routes& routes) {
+  const ModelShape& shape = routes.shape();
+  if (shape.weight_type() == WeightType::none) {
+    throw ArgumentError(
+        fmt::format("weights of rows of {}, which have none: capture them with "
+                    "ModelShape::with_weights()",
+                    shape.to_string()));
+  }
+  return routes.states().size() * shape.row_ids() * weight_bytes(shape.weight_type());
 }
 
 void convert(const Routes& routes, IdType type, void* out) {
@@ -73,10 +103,10 @@ void convert(const Routes& routes, IdType type, void* out) {
 // https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html: magic, version 1.0, the
 // header's length in two bytes, the header padded with spaces and ended by a newline so that the
 // data starts at a multiple of 64.
-std::string npy_header(const Routes& routes, IdType type) {
-  std::string dict = fmt::format(
-      "{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}, {}), }}", numpy_type(type),
-      routes.range().size(), routes.shape().num_layers(), routes.shape().top_k());
+std::string npy_header(const Routes& routes, std::string_view type) {
+  std::string dict =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}, {}), }}", type,
+                  routes.range().size(), routes.shape().num_layers(), routes.shape().top_k());
   constexpr std::size_t kPreamble = 10;
   const std::size_t total = (kPreamble + dict.size() + 1 + 63) / 64 * 64;
   dict.append(total - kPreamble - dict.size() - 1, ' ');
@@ -98,10 +128,26 @@ std::vector<std::byte> to_ids(const Routes& routes, IdType type) {
 
 std::string to_npy(const Routes& routes, IdType type) {
   const std::size_t bytes = checked_bytes(routes, type);
-  std::string file = npy_header(routes, type);
+  std::string file = npy_header(routes, numpy_type(type));
   const std::size_t header = file.size();
   file.resize(header + bytes);
   convert(routes, type, file.data() + header);
+  return file;
+}
+
+std::vector<std::byte> to_weights(const Routes& routes) {
+  std::vector<std::byte> weights(weights_bytes(routes));
+  copy_weights(routes, weights.data());
+  return weights;
+}
+
+std::string weights_to_npy(const Routes& routes) {
+  const std::size_t bytes = weights_bytes(routes);
+  const bool whole = routes.shape().weight_type() == WeightType::float32;
+  std::string file = npy_header(routes, whole ? "<f4" : numpy_type(IdType::uint16));
+  const std::size_t header = file.size();
+  file.resize(header + bytes);
+  copy_weights(routes, file.data() + header);
   return file;
 }
 

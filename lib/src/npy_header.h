@@ -5,15 +5,20 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace moetap::detail {
 
 struct NpyHeader {
-  IdType type;
+  std::string_view type;              // NumPy's name, one of kNpyTypes
   std::array<std::int64_t, 3> shape;  // tokens, num_layers, top_k
   std::string_view data;
 };
+
+// Those of ids, in the order of IdType, and that of float32 weights.
+inline constexpr std::string_view kNpyTypes[] = {"|u1", "<u2", "<i2", "<i4", "<i8", "<f4"};
+std::optional<IdType> id_type_named(std::string_view npy_type);
 
 // Format 1.0, C order, three dimensions of one of our types; ArgumentError for anything else.
 NpyHeader read_npy_header(std::string_view file);

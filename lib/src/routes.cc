@@ -63,18 +63,43 @@ std::span<const std::byte> Routes::row(std::int64_t position) const {
 
 RowState Routes::state(std::int64_t position) const { return states_[index(position)]; }
 
-std::uint32_t Routes::id(std::int64_t position, int layer_index, int k) const {
+std::size_t Routes::index_in_row(int layer_index, int k) const {
   if (layer_index < 0 || layer_index >= shape_.num_layers() || k < 0 || k >= shape_.top_k()) {
     throw RangeError(
         fmt::format("layer index {}, k {} of a row of {}", layer_index, k, shape_.to_string()));
   }
+  return static_cast<std::size_t>(layer_index * shape_.top_k() + k);
+}
+
+std::uint32_t Routes::id(std::int64_t position, int layer_index, int k) const {
   const std::size_t width = id_bytes(shape_.id_type());
-  const std::byte* id = row(position).data() + (layer_index * shape_.top_k() + k) * width;
+  const std::byte* id = row(position).data() + index_in_row(layer_index, k) * width;
   if (width == 1) return std::to_integer<std::uint32_t>(*id);
   std::uint16_t wide;
   std::memcpy(&wide, id, sizeof wide);
   return wide;
 }
+
+float Routes::weight(std::int64_t position, int layer_index, int k) const {
+  const std::size_t i = index_in_row(layer_index, k);
+  if (shape_.weight_type() == WeightType::bfloat16) {
+    return static_cast<float>(weights<BFloat16>(position)[i]);
+  }
+  return weights<float>(position)[i];
+}
+
+template <class T>
+std::span<const T> weights_of(const ModelShape& shape, std::span<const std::byte> row) {
+  constexpr WeightType type = sizeof(T) == 4 ? WeightType::float32 : WeightType::bfloat16;
+  if (shape.weight_type() != type || row.size() != shape.row_bytes()) {
+    throw ArgumentError(fmt::format(
+        "{} weights of a row of {} bytes of {}, which has {} of {} bytes", weight_type_name(type),
+        row.size(), shape.to_string(), weight_type_name(shape.weight_type()), shape.row_bytes()));
+  }
+  return {reinterpret_cast<const T*>(row.data() + shape.weights_offset()), shape.row_ids()};
+}
+template std::span<const float> weights_of(const ModelShape&, std::span<const std::byte>);
+template std::span<const BFloat16> weights_of(const ModelShape&, std::span<const std::byte>);
 
 std::size_t Routes::count(RowState state) const {
   return static_cast<std::size_t>(std::count(states_.begin(), states_.end(), state));

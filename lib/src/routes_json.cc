@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <optional>
+#include <vector>
 
 #include "json_text.h"
 #include "npy_header.h"
@@ -34,6 +36,14 @@ std::string not_present(const Routes& routes) {
     i = end;
   }
   return text;
+}
+
+std::string weights(const Routes& routes) {
+  const WeightType type = routes.shape().weight_type();
+  if (type == WeightType::none) return "";
+  const std::string file = weights_to_npy(routes);
+  return fmt::format(R"(, "weights": {{"dtype": "{}", "npy": "{}"}})", weight_type_name(type),
+                     base64_encode(std::as_bytes(std::span(file))));
 }
 
 Json parse(std::string_view text) {
@@ -74,6 +84,27 @@ const Json& array(const Json& json, const char* name) {
   return *found;
 }
 
+std::string decoded(const Json& json) {
+  const std::vector<std::byte> file = base64_decode(string(json, "npy"));
+  return {reinterpret_cast<const char*>(file.data()), file.size()};
+}
+
+// Ids, and the weights that the shape has; no others.
+Routes rows(const Json& json, const std::string& ids, const ModelShape& shape, std::int64_t start) {
+  const auto found = json.find("weights");
+  const std::string_view type = weight_type_name(shape.weight_type());
+  if (shape.weight_type() == WeightType::none) {
+    if (found == json.end()) return from_npy(ids, shape, start);
+    throw ArgumentError(fmt::format("routes with weights for rows of {}", shape.to_string()));
+  }
+  if (found == json.end() || !found->is_object()) bad_member(json, "weights");
+  if (string(*found, "dtype") != type) {
+    throw ArgumentError(fmt::format("routes with {} weights for rows of {}",
+                                    detail::shown((*found)["dtype"]), shape.to_string()));
+  }
+  return from_npy(ids, decoded(*found), shape, start);
+}
+
 RowState state_named(const Json& name) {
   const auto* found =
       std::ranges::find(kNotPresent, name.get_ref<const std::string&>(), row_state_name);
@@ -111,10 +142,10 @@ void note_reasons(const Json& runs, Routes& routes) {
 std::string to_json(const Routes& routes, IdType type) {
   const std::string rows = not_present(routes);
   return fmt::format(
-      R"({{"start": {}, "end": {}, "dtype": "{}", "shape": [{}, {}, {}], "npy": "{}"{}}})",
+      R"({{"start": {}, "end": {}, "dtype": "{}", "shape": [{}, {}, {}], "npy": "{}"{}{}}})",
       routes.range().start, routes.range().end, id_type_name(type), routes.range().size(),
       routes.shape().num_layers(), routes.shape().top_k(), to_npy_base64(routes, type),
-      rows.empty() ? "" : fmt::format(R"(, "not_present": [{}])", rows));
+      weights(routes), rows.empty() ? "" : fmt::format(R"(, "not_present": [{}])", rows));
 }
 
 Routes from_json(std::string_view text, const ModelShape& shape) {
@@ -124,17 +155,17 @@ Routes from_json(std::string_view text, const ModelShape& shape) {
   const std::string dtype = string(json, "dtype");
   const Json& dimensions = array(json, "shape");
   if (!std::ranges::all_of(dimensions, is_integer)) bad_member(json, "shape");
-  const std::vector<std::byte> file = base64_decode(string(json, "npy"));
-  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
+  const std::string bytes = decoded(json);
 
-  Routes routes = from_npy(bytes, shape, start);
+  Routes routes = rows(json, bytes, shape, start);
   const Json found{routes.range().size(), shape.num_layers(), shape.top_k()};
   if (routes.range().end != end || dimensions != found) {
     throw ArgumentError(
         fmt::format("routes that say [{}, {}) with \"shape\" {}, but hold the rows [{}, {})", start,
                     end, detail::shown(json["shape"]), routes.range().start, routes.range().end));
   }
-  if (const auto type = id_type_name(detail::read_npy_header(bytes).type); type != dtype) {
+  const std::optional<IdType> held = detail::id_type_named(detail::read_npy_header(bytes).type);
+  if (const auto type = id_type_name(held.value()); type != dtype) {
     throw ArgumentError(fmt::format("routes whose \"dtype\" is {}, but which hold {}",
                                     detail::shown(json["dtype"]), type));
   }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "injection.h"
@@ -53,6 +54,16 @@ ModelShape::ModelShape(std::vector<int> moe_layers, int top_k, int num_experts)
   }
 }
 
+ModelShape ModelShape::with_weights(WeightType type) const {
+  if (type > WeightType::bfloat16) {
+    throw ArgumentError(fmt::format(
+        "weight type {}; allowed are none (0), float32 (1), bfloat16 (2)", static_cast<int>(type)));
+  }
+  ModelShape shape = *this;
+  shape.weight_type_ = type;
+  return shape;
+}
+
 ModelShape ModelShape::uniform(int num_layers, int top_k, int num_experts) {
   if (num_layers < 1 || num_layers > kMaxLayers) {
     throw ArgumentError(fmt::format("{} MoE layers; allowed are 1 to {}", num_layers, kMaxLayers));
@@ -72,7 +83,12 @@ int ModelShape::layer_index(int model_layer) const {
 }
 
 std::string ModelShape::to_string() const {
-  return fmt::format("{} layers x top-{} of {} experts", num_layers(), top_k_, num_experts_);
+  std::string text =
+      fmt::format("{} layers x top-{} of {} experts", num_layers(), top_k_, num_experts_);
+  if (weight_type_ != WeightType::none) {
+    fmt::format_to(std::back_inserter(text), " with {} weights", weight_type_name(weight_type_));
+  }
+  return text;
 }
 
 }  // namespace moetap

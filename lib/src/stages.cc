@@ -41,6 +41,11 @@ RowState joined_state(RowState worst, const StepWindow& asked, const StepWindow&
   return worst == RowState::present ? RowState::missing : worst;
 }
 
+// Between ids and weights, which no run covers.
+void fill_gap(std::byte* row, const ModelShape& shape) {
+  std::memset(row + shape.ids_bytes(), 0, shape.weights_offset() - shape.ids_bytes());
+}
+
 class StageReader final : public SlotReadTransport {
  public:
   StageReader(ModelShape model, std::vector<std::unique_ptr<SlotReadTransport>> stages);
@@ -62,6 +67,8 @@ class StageReader final : public SlotReadTransport {
     std::size_t bytes;
   };
   std::vector<Run> runs_of(const ModelShape& stage) const;
+  // `layers`: where those of the stage and of the model begin, and the bytes of one.
+  void add_runs(const Run& layers, const ModelShape& stage, std::vector<Run>& runs) const;
   void check_layers() const;
   void check_arrived(std::span<const StepWindow> windows) const;
   std::span<const StepWindow> narrow(std::span<const Slot> slots,
@@ -90,23 +97,38 @@ StageReader::StageReader(ModelShape model, std::vector<std::unique_ptr<SlotReadT
 }
 
 std::vector<StageReader::Run> StageReader::runs_of(const ModelShape& stage) const {
-  if (stage.top_k() != model_.top_k() || stage.num_experts() != model_.num_experts()) {
-    throw ArgumentError(fmt::format("a stage has {}, the model {}: top-k and experts must be equal",
-                                    stage.to_string(), model_.to_string()));
+  if (stage.top_k() != model_.top_k() || stage.num_experts() != model_.num_experts() ||
+      stage.weight_type() != model_.weight_type()) {
+    throw ArgumentError(
+        fmt::format("a stage has {}, the model {}: top-k, experts and weights must be equal",
+                    stage.to_string(), model_.to_string()));
   }
-  const std::size_t bytes = stage.row_bytes() / static_cast<std::size_t>(stage.num_layers());
   std::vector<Run> runs;
-  std::size_t in_stage = 0;
-  for (const int layer : stage.moe_layers()) {
-    const std::size_t in_row = static_cast<std::size_t>(model_.layer_index(layer)) * bytes;
-    if (!runs.empty() && runs.back().in_row + runs.back().bytes == in_row) {
-      runs.back().bytes += bytes;
-    } else {
-      runs.push_back({in_stage, in_row, bytes});
-    }
-    in_stage += bytes;
+  const auto top_k = static_cast<std::size_t>(stage.top_k());
+  add_runs({0, 0, top_k * id_bytes(stage.id_type())}, stage, runs);
+  if (stage.weight_type() != WeightType::none) {
+    add_runs({stage.weights_offset(), model_.weights_offset(),
+              top_k * weight_bytes(stage.weight_type())},
+             stage, runs);
   }
   return runs;
+}
+
+void StageReader::add_runs(const Run& layers, const ModelShape& stage,
+                           std::vector<Run>& runs) const {
+  std::size_t in_stage = layers.in_stage;
+  for (const int layer : stage.moe_layers()) {
+    const auto index = static_cast<std::size_t>(model_.layer_index(layer));
+    const std::size_t in_row = layers.in_row + index * layers.bytes;
+    const bool goes_on = !runs.empty() && runs.back().in_row + runs.back().bytes == in_row &&
+                         runs.back().in_stage + runs.back().bytes == in_stage;
+    if (goes_on) {
+      runs.back().bytes += layers.bytes;
+    } else {
+      runs.push_back({in_stage, in_row, layers.bytes});
+    }
+    in_stage += layers.bytes;
+  }
 }
 
 void StageReader::check_layers() const {
@@ -175,7 +197,11 @@ void StageReader::read(std::span<const Slot> slots, std::span<const StepWindow> 
     states[i] = joined_state(states[i], windows[windows.size() == 1 ? 0 : i],
                              used[used.size() == 1 ? 0 : i]);
     const bool given = states[i] == RowState::present || states[i] == RowState::unverified;
-    if (!given) std::memset(rows.data() + i * row_bytes, 0xFF, row_bytes);
+    if (given) {
+      fill_gap(rows.data() + i * row_bytes, model_);
+    } else {
+      std::memset(rows.data() + i * row_bytes, 0xFF, row_bytes);
+    }
   }
 }
 
@@ -202,6 +228,7 @@ void StageReader::put(Step step, std::span<const Slot> slots, std::span<const st
     const std::size_t stage_bytes = stage.shape().row_bytes();
     stage_rows_.resize(std::max(stage_rows_.size(), n * stage_bytes));
     for (std::size_t i = 0; i < n; ++i) {
+      fill_gap(stage_rows_.data() + i * stage_bytes, stage.shape());
       for (const Run& run : runs_[s]) {
         std::memcpy(stage_rows_.data() + i * stage_bytes + run.in_stage,
                     rows.data() + i * row_bytes + run.in_row, run.bytes);

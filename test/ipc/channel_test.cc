@@ -296,6 +296,19 @@ TEST_F(ChannelTest, AReaderOfAnotherShapeIsToldBoth) {
   EXPECT_THROW(ChannelConsumer consumer(other), MismatchError);
 }
 
+TEST_F(ChannelTest, AReaderOfOtherWeightsIsToldBoth) {
+  endpoint.shape = endpoint.shape.with_weights(WeightType::float32);
+  ChannelProducer producer(endpoint);
+  Endpoint other = endpoint;
+  for (const WeightType type : {WeightType::none, WeightType::bfloat16}) {
+    other.shape = other.shape.with_weights(type);
+    const std::string text = message_of<MismatchError>([&] { ChannelConsumer consumer(other); });
+    EXPECT_TRUE(
+        contains(text, endpoint.shape.to_string() + ", this reader " + other.shape.to_string()))
+        << text;
+  }
+}
+
 TEST_F(ChannelTest, AReaderOfOtherSizesIsToldBoth) {
   ChannelProducer producer(endpoint);
   const auto expect_both = [&](auto change, const std::string& theirs, const std::string& ours) {

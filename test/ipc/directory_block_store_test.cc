@@ -78,7 +78,7 @@ class DirectoryBlockStoreTest : public testing::Test {
   }
 
   // [magic, version, checksum][4 numbers, 2 layers][weights][key][rows]
-  static constexpr std::size_t kFileBytes = 16 + 6 * 4 + 4 + 2 + 4 + 64 + 16;
+  static constexpr std::size_t kFileBytes = 16 + 7 * 4 + 4 + 2 + 4 + 64 + 16;
 
   fs::path parent;
   fs::path path;

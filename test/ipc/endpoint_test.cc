@@ -109,6 +109,17 @@ TEST(Endpoint, TheWireLayoutsOneBufferHasOneOwner) {
   expect_refused(wire(0, 1), "stage 0, part 1 of the wire-compatible layout");
 }
 
+TEST(Endpoint, TheWireLayoutHasNoRoomForWeights) {
+  for (const WeightType type : {WeightType::float32, WeightType::bfloat16}) {
+    const auto weighed_wire = [=](Endpoint& e) {
+      e.layout = ShmLayout::wire;
+      e.shape = e.shape.with_weights(type);
+    };
+    expect_refused(weighed_wire, std::string(weight_type_name(type)) +
+                                     " weights with the wire-compatible layout");
+  }
+}
+
 Topology two_stages() {
   return {
       .dp_size = 2, .dp_rank = 1, .tp_size = 2, .pp_size = 3, .stage_layers = {{0, 2}, {}, {1}}};

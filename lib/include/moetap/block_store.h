@@ -63,7 +63,7 @@ class BlockStore {
 
   virtual const BlockStoreOptions& options() const = 0;
 
-  // Keeps a block's rows: block_bytes() of narrow ids, all of them present. ArgumentError for
+  // Keeps a block's rows: block_bytes(), all of them present. ArgumentError for
   // another size, RangeError for an id that the model does not have.
   enum class Put : std::uint8_t {
     stored,

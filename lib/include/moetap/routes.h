@@ -27,8 +27,8 @@ struct UnsetBytes : std::allocator<std::byte> {
 };
 }  // namespace detail
 
-// The routes of positions [range().start, range().end) of one sequence: narrow ids,
-// [tokens][num_layers][top_k], with the state of each row.
+// The routes of positions [range().start, range().end) of one sequence, [tokens][row_bytes] as
+// ModelShape lays a row out, with the state of each row.
 class Routes {
  public:
   // All rows missing (bytes 0xFF).
@@ -51,6 +51,11 @@ class Routes {
   RowState state(std::int64_t position) const;
   std::uint32_t id(std::int64_t position, int layer_index, int k) const;
 
+  // See weights_of(). And one of them, of either type: ArgumentError if the shape has none.
+  template <class T>
+  std::span<const T> weights(std::int64_t position) const;
+  float weight(std::int64_t position, int layer_index, int k) const;
+
   std::size_t count(RowState state) const;
   bool all_present() const { return count(RowState::present) == states_.size(); }
 
@@ -66,12 +71,26 @@ class Routes {
 
  private:
   std::size_t index(std::int64_t position) const;
+  std::size_t index_in_row(int layer_index, int k) const;
 
   ModelShape shape_;
   TokenRange range_;
   std::vector<std::byte, detail::UnsetBytes> ids_;
   std::vector<RowState> states_;
 };
+
+// The weights in a row of this shape, [num_layers][top_k] beside the ids, where they are: float or
+// BFloat16, as the shape says (ArgumentError otherwise). All bits of a row that is not present are
+// 1. `row` is aligned as rows in Routes and RoutesView are.
+template <class T>
+std::span<const T> weights_of(const ModelShape& shape, std::span<const std::byte> row);
+extern template std::span<const float> weights_of(const ModelShape&, std::span<const std::byte>);
+extern template std::span<const BFloat16> weights_of(const ModelShape&, std::span<const std::byte>);
+
+template <class T>
+std::span<const T> Routes::weights(std::int64_t position) const {
+  return weights_of<T>(shape_, row(position));
+}
 
 // Ids as another type, [tokens][num_layers][top_k]. Rows that are not present become -1 in the
 // signed types and are a RowsNotPresent error in the unsigned ones. That includes unverified rows:
@@ -83,6 +102,16 @@ std::vector<std::byte> to_ids(const Routes& routes, IdType type);
 // to_ids converts them; and the same in base64 (RFC 4648, padded), as vLLM's API returns them.
 std::string to_npy(const Routes& routes, IdType type);
 std::string to_npy_base64(const Routes& routes, IdType type);
+
+// The weights as they are, [tokens][num_layers][top_k] without the ids. Those of a row that is not
+// present are NaN (all bits 1), and so may others be: the ids or states say which rows are there.
+// ArgumentError if the shape has none.
+std::vector<std::byte> to_weights(const Routes& routes);
+
+// The bytes of a .npy file of them. NumPy has no bfloat16, so that these are their bits as uint16:
+// numpy.load(file).view(ml_dtypes.bfloat16) or
+// torch.from_numpy(numpy.load(file)).view(torch.bfloat16).
+std::string weights_to_npy(const Routes& routes);
 
 std::string base64_encode(std::span<const std::byte> bytes);
 // ArgumentError with the offset of the first bad character.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <moetap/types.h>
+#include <moetap/weight_type.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +29,9 @@ class ModelShape {
   // order.
   ModelShape(std::vector<int> moe_layers, int top_k, int num_experts);
 
+  // The same model with the router's weights captured beside the ids, or without.
+  ModelShape with_weights(WeightType type) const;
+
   // MoE layers 0 … num_layers-1.
   static ModelShape uniform(int num_layers, int top_k, int num_experts);
 
@@ -46,15 +50,25 @@ class ModelShape {
   int top_k() const { return top_k_; }
   int num_experts() const { return num_experts_; }
   IdType id_type() const { return id_type_; }
+  WeightType weight_type() const { return weight_type_; }  // none unless with_weights() said so
 
-  // Ids in a row ([num_layers][top_k]), and bytes of a row of narrow ids.
+  // A row is narrow ids, [num_layers][top_k]. With weights, [num_layers][top_k] of these follow at
+  // weights_offset(), the next multiple of their size; the bytes between are 0. A row's size is a
+  // multiple of a weight's, so that in an array of rows all weights are aligned.
   std::size_t row_ids() const { return moe_layers_.size() * static_cast<std::size_t>(top_k_); }
-  std::size_t row_bytes() const { return row_ids() * id_bytes(id_type_); }
+  std::size_t ids_bytes() const { return row_ids() * id_bytes(id_type_); }
+  std::size_t weights_offset() const {
+    const std::size_t unit = weight_type_ == WeightType::none ? 1 : weight_bytes(weight_type_);
+    return (ids_bytes() + unit - 1) / unit * unit;
+  }
+  std::size_t row_bytes() const {
+    return weights_offset() + row_ids() * weight_bytes(weight_type_);
+  }
 
   // The index in a row of a model's layer id; RangeError if that layer has no router.
   int layer_index(int model_layer) const;
 
-  // "48 layers x top-8 of 128 experts"
+  // "48 layers x top-8 of 128 experts", and " with float32 weights"
   std::string to_string() const;
 
   bool operator==(const ModelShape&) const = default;
@@ -64,6 +78,7 @@ class ModelShape {
   int top_k_;
   int num_experts_;
   IdType id_type_;
+  WeightType weight_type_ = WeightType::none;
 };
 
 }  // namespace moetap
