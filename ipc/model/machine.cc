@@ -11,8 +11,8 @@ namespace {
 
 using Kind = Op::Kind;
 
-constexpr std::size_t kWords = 16;
-constexpr std::size_t kRegisters = 4;
+constexpr std::size_t kWords = 20;
+constexpr std::size_t kRegisters = 5;
 
 bool reads(const Op& op) {
   return op.kind == Kind::load || op.kind == Kind::await || op.kind == Kind::add;
@@ -28,9 +28,17 @@ bool releases(const Op& op) {
   return writes(op) && (op.order == Order::release || op.order == Order::seq_cst);
 }
 
+bool fenced(const Op& earlier, const Op& later) {
+  if (earlier.kind == Kind::fence && later.kind == Kind::fence) return true;
+  if (later.kind == Kind::fence) return later.order == Order::release || reads(earlier);
+  return earlier.order == Order::acquire || writes(later);
+}
+
 // Whether `later` must wait for `earlier` of the same thread.
 bool ordered(const Op& earlier, const Op& later, Model model) {
-  if (is_call(earlier) || is_call(later) || earlier.word == later.word) return true;
+  if (is_call(earlier) || is_call(later)) return true;
+  if (earlier.kind == Kind::fence || later.kind == Kind::fence) return fenced(earlier, later);
+  if (earlier.word == later.word) return true;
   if (writes_register(earlier) && earlier.reg == later.reg) return true;
   if (acquires(earlier) || releases(later)) return true;
   if (earlier.order == Order::seq_cst && later.order == Order::seq_cst) return true;
@@ -145,6 +153,7 @@ class Explorer {
       case Kind::await:
       case Kind::branch:
       case Kind::jump:
+      case Kind::fence:
         break;
     }
     return true;

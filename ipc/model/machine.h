@@ -32,6 +32,8 @@ struct Op {
     load,        // word -> reg; wrong if `expected` and it is not `value`
     store,       // value -> word
     add,         // word += value, at once
+    fence,       // acquire: between earlier loads and all that follows; release: between all that
+                 // came before and later stores
     await,       // a spin loop that ends when word >= value
     branch,      // to `target` if reg `compare` value; nothing behind it runs ahead of it
     jump,        // to `target`

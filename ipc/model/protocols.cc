@@ -10,8 +10,8 @@ using Kind = Op::Kind;
 Op load(std::uint8_t word, int reg, Order order) {
   return {.kind = Kind::load, .word = word, .order = order, .reg = reg};
 }
-Op expect(std::uint8_t word, Value value) {
-  return {.kind = Kind::load, .word = word, .value = value, .expected = true};
+Op expect(std::uint8_t word, Value value, Order order = Order::relaxed) {
+  return {.kind = Kind::load, .word = word, .value = value, .order = order, .expected = true};
 }
 Op store(std::uint8_t word, Value value, Order order = Order::relaxed) {
   return {.kind = Kind::store, .word = word, .value = value, .order = order};
@@ -19,8 +19,29 @@ Op store(std::uint8_t word, Value value, Order order = Order::relaxed) {
 Op add(std::uint8_t word, int value, Order order) {
   return {.kind = Kind::add, .word = word, .value = static_cast<Value>(value), .order = order};
 }
+Op fence(Order order) { return {.kind = Kind::fence, .order = order}; }
 Op call(Kind kind, std::uint8_t word, int reg = -1) {
   return {.kind = kind, .word = word, .reg = reg};
+}
+
+// Goes on at the next operation only if the register holds the value; `otherwise` is set later.
+void go_on_if(Program& p, int reg, Value value, std::vector<std::size_t>& otherwise) {
+  const auto at = static_cast<int>(p.size());
+  p.push_back({.kind = Kind::branch, .value = value, .reg = reg, .target = at + 2});
+  otherwise.push_back(p.size());
+  p.push_back({.kind = Kind::jump});
+}
+
+void lead_here(Program& p, const std::vector<std::size_t>& jumps) {
+  for (const std::size_t jump : jumps) p[jump].target = static_cast<int>(p.size());
+}
+
+// Behind `p`: where `wrong` leads is an error, and nothing else comes there.
+void lead_to_error(Program& p, const std::vector<std::size_t>& wrong) {
+  p.push_back({.kind = Kind::jump, .target = static_cast<int>(p.size()) + 2});
+  lead_here(p, wrong);
+  constexpr Value kNever = 99;
+  p.push_back(expect(0, kNever));
 }
 
 // --- the ring ------------------------------------------------------------------------------------
@@ -32,9 +53,16 @@ enum RingWord : std::uint8_t {
   kPublishedSleepers,
   kFreed,
   kFreedSleepers,
-  kRecords,  // for each: descriptor, and two words of the record
+  kRecords,  // for each: descriptor, two words of the record, and its mark
 };
 constexpr int kRecordWords = 3;
+constexpr int kMark = kRecordWords;
+
+std::uint8_t place_word(int place, int word) {
+  return static_cast<std::uint8_t>(kRecords + place * (kMark + 1) + word);
+}
+Value begun(int number) { return static_cast<Value>(2 * number + 1); }
+Value finished(int number) { return static_cast<Value>(2 * number + 2); }
 
 class Ring {
  public:
@@ -52,11 +80,14 @@ class Ring {
       const Op handed_over =
           store(kCommitted, value,
                 is(RingChange::committed_is_relaxed) ? Order::relaxed : Order::release);
+      p.push_back(store(record(n, kMark), begun(n)));
+      p.push_back(fence(Order::release));
       p.push_back(store(record(n, 1), value));
       p.push_back(store(record(n, 2), value));
       if (is(RingChange::committed_too_early)) p.push_back(handed_over);
       if (is(RingChange::wake_before_store)) wake(p, kPublished);
       p.push_back(store(record(n, 0), value));
+      p.push_back(store(record(n, kMark), finished(n), Order::release));
       if (!is(RingChange::committed_too_early)) p.push_back(handed_over);
       if (!is(RingChange::wake_before_store)) wake(p, kPublished);
     }
@@ -72,7 +103,10 @@ class Ring {
       const Op given_back = store(
           kReleased, value, is(RingChange::released_is_relaxed) ? Order::relaxed : Order::release);
       if (is(RingChange::released_too_early)) p.push_back(given_back);
+      p.push_back(expect(record(n, kMark), finished(n), Order::acquire));
       for (int i = 0; i < kRecordWords; ++i) p.push_back(expect(record(n, i), value));
+      p.push_back(fence(Order::acquire));
+      p.push_back(expect(record(n, kMark), finished(n)));
       if (!is(RingChange::released_too_early)) p.push_back(given_back);
       wake(p, kFreed);
     }
@@ -82,9 +116,7 @@ class Ring {
  private:
   bool is(RingChange change) const { return change_ == change; }
 
-  std::uint8_t record(int number, int word) const {
-    return static_cast<std::uint8_t>(kRecords + number % depth_ * kRecordWords + word);
-  }
+  std::uint8_t record(int number, int word) const { return place_word(number % depth_, word); }
 
   // wait_until() and sleep() of <moetap/wait.h>.
   void wait_until(Program& p, std::uint8_t counter, int at_least, std::uint8_t word,
@@ -133,6 +165,45 @@ class Ring {
   Waiting waiting_;
   RingChange change_;
 };
+
+// --- the marks -----------------------------------------------------------------------------------
+
+constexpr int kFillings = 2;
+
+Program marking_producer(MarkChange change) {
+  Program p;
+  for (int n = 0; n < kFillings; ++n) {
+    if (change != MarkChange::not_begun) p.push_back(store(place_word(0, kMark), begun(n)));
+    if (change != MarkChange::begun_not_fenced) p.push_back(fence(Order::release));
+    for (int i = 0; i < kRecordWords; ++i) {
+      p.push_back(store(place_word(0, i), static_cast<Value>(n + 1)));
+    }
+    p.push_back(store(place_word(0, kMark), finished(n),
+                      change == MarkChange::finished_is_relaxed ? Order::relaxed : Order::release));
+  }
+  return p;
+}
+
+Program looking_consumer(MarkChange change) {
+  constexpr int kFirstLook = kRecordWords;
+  constexpr int kSecondLook = kRecordWords + 1;
+  Program p;
+  std::vector<std::size_t> torn;
+  for (int n = 0; n < kFillings; ++n) {
+    p.push_back(load(place_word(0, kMark), kFirstLook,
+                     change == MarkChange::first_look_relaxed ? Order::relaxed : Order::acquire));
+    for (int i = 0; i < kRecordWords; ++i) p.push_back(load(place_word(0, i), i, Order::relaxed));
+    if (change != MarkChange::second_look_not_fenced) p.push_back(fence(Order::acquire));
+    p.push_back(load(place_word(0, kMark), kSecondLook, Order::relaxed));
+    std::vector<std::size_t> not_there;
+    go_on_if(p, kFirstLook, finished(n), not_there);
+    if (change != MarkChange::no_second_look) go_on_if(p, kSecondLook, finished(n), not_there);
+    for (int i = 0; i < kRecordWords; ++i) go_on_if(p, i, static_cast<Value>(n + 1), torn);
+    lead_here(p, not_there);
+  }
+  lead_to_error(p, torn);
+  return p;
+}
 
 // --- the stamps ----------------------------------------------------------------------------------
 
@@ -203,18 +274,6 @@ Program note_writer(NoteChange change) {
   return p;
 }
 
-// Goes on at the next operation only if the register holds the value; `otherwise` is set later.
-void go_on_if(Program& p, int reg, Value value, std::vector<std::size_t>& otherwise) {
-  const auto at = static_cast<int>(p.size());
-  p.push_back({.kind = Kind::branch, .value = value, .reg = reg, .target = at + 2});
-  otherwise.push_back(p.size());
-  p.push_back({.kind = Kind::jump});
-}
-
-void lead_here(Program& p, const std::vector<std::size_t>& jumps) {
-  for (const std::size_t jump : jumps) p[jump].target = static_cast<int>(p.size());
-}
-
 Program note_reader(NoteChange change) {
   const auto order = [change](NoteChange relaxed) {
     return change == relaxed ? Order::relaxed : Order::acquire;
@@ -232,11 +291,7 @@ Program note_reader(NoteChange change) {
     go_on_if(p, 2, n, torn);
     lead_here(p, other);
   }
-  const auto end = static_cast<int>(p.size()) + 2;
-  p.push_back({.kind = Kind::jump, .target = end});
-  lead_here(p, torn);
-  constexpr Value kNever = 99;
-  p.push_back(expect(kVersion, kNever));
+  lead_to_error(p, torn);
   return p;
 }
 
@@ -277,6 +332,21 @@ int stamp_writer_operations() { return static_cast<int>(stamp_writer(StampChange
 
 // The row is step 1's.
 std::vector<Value> stamps_initial() { return {0, 1, 1, 1, 1}; }
+
+std::vector<Program> marks(MarkChange change) {
+  return {marking_producer(change), looking_consumer(change)};
+}
+
+std::string_view name(MarkChange change) {
+  constexpr std::string_view names[] = {"none",
+                                        "not_begun",
+                                        "begun_not_fenced",
+                                        "finished_is_relaxed",
+                                        "first_look_relaxed",
+                                        "no_second_look",
+                                        "second_look_not_fenced"};
+  return names[static_cast<std::size_t>(change)];
+}
 
 std::string_view name(RingChange change) {
   constexpr std::string_view names[] = {"none",

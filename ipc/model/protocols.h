@@ -12,9 +12,10 @@
 
 namespace moetap::model {
 
-// The ring of the `device` transport (src/channel_producer.cc, src/channel_consumer.cc,
-// src/wait.cc): a producer and a consumer, both of which sleep when there is nothing to do. The
-// consumer must read each record as the producer wrote it, and both must come to their end.
+// The ring of the `device` transport (src/ring.h, src/channel_producer.cc,
+// src/channel_consumer.cc, src/wait.cc): a producer and a consumer, both of which sleep when there
+// is nothing to do. The consumer must read each record as the producer wrote it, and both must come
+// to their end.
 enum class RingChange {
   none,
   committed_is_relaxed,    // the store that hands a record over
@@ -45,6 +46,26 @@ std::string_view name(RingChange change);
 enum class Waiting { spins, sleeps };
 std::vector<Program> ring(int depth, int records, Waiting waiting,
                           RingChange change = RingChange::none);
+
+// A record's place and its mark (src/ring.h), where a neighbour has written to the counters, so
+// that neither end waits for the other: the producer fills one place twice, the consumer looks
+// there for either record at any time. What it takes for a record was written as that one.
+enum class MarkChange {
+  none,
+  not_begun,            // the mark before the first byte
+  begun_not_fenced,     // ... and what keeps it there
+  finished_is_relaxed,  // the mark behind the last
+  first_look_relaxed,
+  no_second_look,
+  second_look_not_fenced,
+};
+inline constexpr MarkChange kMarkChanges[] = {
+    MarkChange::not_begun,           MarkChange::begun_not_fenced,
+    MarkChange::finished_is_relaxed, MarkChange::first_look_relaxed,
+    MarkChange::no_second_look,      MarkChange::second_look_not_fenced,
+};
+std::string_view name(MarkChange change);
+std::vector<Program> marks(MarkChange change = MarkChange::none);
 
 // A row of the `shm` transport's slot buffer and its stamp (src/slot_buffer.cc,
 // src/native_writer.cc, src/native_reader.cc): it is of step 1, a writer makes it step 2's and

@@ -62,6 +62,12 @@ struct ChannelConsumer::State {
     ring.control().lent.write(0, {}, {});  // and what it had lent is not lent any more
   }
 
+  [[noreturn]] void throw_overwritten(const char* what) const {
+    throw MismatchError(
+        fmt::format("{}: record {} {}: its memory was overwritten, restart both ends",
+                    segment.name(), released, what));
+  }
+
   // Records that wait here.
   std::uint64_t waiting() const {
     return ring.control().committed.load(std::memory_order_acquire) - released;
@@ -91,10 +97,20 @@ const ChannelConsumer::Item* ChannelConsumer::peek() {
         "ends",
         s.segment.name(), waiting, s.ring.depth()));
   }
+  if (!s.ring.mark(s.released).is_there(s.released)) {
+    s.throw_overwritten("is not there, although the worker's counter says so");
+  }
   s.descriptor = private_copy(s.ring.descriptor(s.released));
   MOETAP_POINT("read peeked");
   check(s.descriptor, s.endpoint, s.segment.name());
   return &s.item.emplace(Item{s.descriptor, s.ring.record(s.released)});
+}
+
+void ChannelConsumer::require_unchanged() const {
+  const State& s = *state_;
+  if (!s.ring.mark(s.released).was_there(s.released)) {
+    s.throw_overwritten("was used again by the worker while it was read");
+  }
 }
 
 void ChannelConsumer::release() {

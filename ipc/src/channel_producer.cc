@@ -92,8 +92,10 @@ std::span<std::byte> ChannelProducer::acquire() {
   if (!wait_until(s.ring.control().freed, deadline_after(s.endpoint.limit), has_room)) {
     s.throw_full();
   }
+  const std::uint64_t number = s.acquired.fetch_add(1, std::memory_order_relaxed);
+  s.ring.mark(number).begin(number);
   MOETAP_POINT("hand-over acquired");
-  return s.ring.record(s.acquired.fetch_add(1, std::memory_order_relaxed));
+  return s.ring.record(number);
 }
 
 void ChannelProducer::commit(const Descriptor& descriptor) noexcept {
@@ -105,6 +107,7 @@ void ChannelProducer::commit(const Descriptor& descriptor) noexcept {
     std::abort();
   }
   s.ring.descriptor(number) = descriptor;
+  s.ring.mark(number).finish(number);
   MOETAP_POINT("hand-over described");
   s.committed.store(number + 1, std::memory_order_release);
   s.ring.control().committed.store(number + 1, std::memory_order_release);

@@ -89,7 +89,7 @@ class DeviceReader final : public SlotReadTransport {
 
  private:
   void take_in(const RecordStream::Item& item);
-  std::optional<std::string> publish(const Descriptor& descriptor, const StepRecordView& record);
+  std::optional<std::string> copy_in(const Descriptor& descriptor, const StepRecordView& record);
 
   RecordStream stream_;
   PrivateMemory memory_;
@@ -125,19 +125,29 @@ void DeviceReader::take_in(const RecordStream::Item& item) {
 
   const std::optional<std::string> fault = descriptor.kind == Kind::failed_step
                                                ? std::string(descriptor.text)
-                                               : publish(descriptor, record);
-  if (!fault) return stream_.outcomes().succeeded(descriptor.step);
+                                               : copy_in(descriptor, record);
+  try {
+    stream_.require_unchanged();
+  } catch (...) {
+    buffer_.invalidate(record.slots);
+    throw;
+  }
+  if (!fault) {
+    buffer_.stamp(descriptor.step, record.slots);
+    return stream_.outcomes().succeeded(descriptor.step);
+  }
   // The forward pass has written new keys and values to these slots, so their older rows are gone.
   buffer_.invalidate(record.slots);
   stream_.outcomes().failed(descriptor.step, *fault);
 }
 
-// The worker has checked the record before it handed it over; this end believes only itself.
-std::optional<std::string> DeviceReader::publish(const Descriptor& descriptor,
+// The worker has checked the record before it handed it over; this end believes only itself. Why
+// the step failed, or nothing: its rows then wait for their stamps.
+std::optional<std::string> DeviceReader::copy_in(const Descriptor& descriptor,
                                                  const StepRecordView& record) {
   if (auto fault = fault_of(record, shape(), descriptor.step, num_slots())) return fault;
   try {
-    buffer_.scatter(descriptor.step, record.slots, record.rows);
+    buffer_.copy_in(descriptor.step, record.slots, record.rows);
   } catch (const ArgumentError& error) {  // a slot that comes twice
     return error.what();
   }

@@ -37,6 +37,9 @@ class RecordStream {
     return true;
   }
 
+  // See ChannelConsumer: for take_in(), before it believes anything of its item.
+  void require_unchanged() const { channel_.require_unchanged(); }
+
   // Takes records in until done(). TimeoutError that says what was waited for, and whether the
   // worker died: then it comes at once.
   template <class Done, class TakeIn>

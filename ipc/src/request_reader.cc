@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "private_copy.h"
 #include "record_stream.h"
 
 namespace moetap {
@@ -93,6 +92,7 @@ class RingRequestReader final : public RequestReadTransport {
 void RingRequestReader::take_in(const Item& item) {
   using Kind = Descriptor::Kind;
   const Descriptor& descriptor = item.descriptor;
+  if (descriptor.kind != Kind::request) stream_.require_unchanged();
   switch (descriptor.kind) {
     case Kind::request:
       return add_chunk(item);
@@ -136,7 +136,7 @@ void RingRequestReader::add_chunk(const Item& item) {
   const auto* from = reinterpret_cast<const RowState*>(item.bytes.data());
   const std::span<const std::byte> rows = item.bytes.subspan(rows_at, rows_bytes);
   Chunk chunk{descriptor.position, {from, from + count}, {rows.begin(), rows.end()}};
-  forget_shared();
+  stream_.require_unchanged();
   for (const RowState state : chunk.states) {
     if (state != RowState::present && state != RowState::missing) {
       fail(fmt::format("one of them in state {}", static_cast<int>(state)));

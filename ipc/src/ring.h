@@ -38,8 +38,34 @@ struct RingControl {
   alignas(kCacheLine) LeaseNote lent;  // ... why it may not take in records
 };
 
+// Which record a place holds, so that each says for itself whether it can be read: the counters are
+// shared, and what a neighbour wrote there must not make one record pass for another. The producer
+// marks the place before it writes there, and the consumer looks before and after it reads.
+class RecordMark {
+ public:
+  // The producer: before the first byte of record `number`, and after the last.
+  void begin(std::uint64_t number) {
+    value_.store(2 * number + 1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+  }
+  void finish(std::uint64_t number) { value_.store(2 * number + 2, std::memory_order_release); }
+
+  // The consumer: before it reads, and whether all that it has read was this record.
+  bool is_there(std::uint64_t number) const {
+    return value_.load(std::memory_order_acquire) == 2 * number + 2;
+  }
+  bool was_there(std::uint64_t number) const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return value_.load(std::memory_order_relaxed) == 2 * number + 2;
+  }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
 struct alignas(kCacheLine) RingDescriptor {
   Descriptor value;
+  RecordMark mark;
 };
 
 // Where things are in a mapping of the ring. A view: owns nothing.
@@ -52,14 +78,17 @@ class Ring {
 
   RingControl& control() const { return *reinterpret_cast<RingControl*>(memory_); }
   std::uint64_t depth() const { return depth_; }
-  Descriptor& descriptor(std::uint64_t number) const {
-    return reinterpret_cast<RingDescriptor*>(memory_ + sizeof(RingControl))[number % depth_].value;
-  }
+  Descriptor& descriptor(std::uint64_t number) const { return place(number).value; }
+  RecordMark& mark(std::uint64_t number) const { return place(number).mark; }
   std::span<std::byte> record(std::uint64_t number) const {
     return {memory_ + records_ + (number % depth_) * stride_, record_bytes_};
   }
 
  private:
+  RingDescriptor& place(std::uint64_t number) const {
+    return reinterpret_cast<RingDescriptor*>(memory_ + sizeof(RingControl))[number % depth_];
+  }
+
   std::byte* memory_;
   std::uint64_t depth_;
   std::size_t record_bytes_;

@@ -72,6 +72,11 @@ SlotBuffer::SlotBuffer(std::span<std::byte> memory, std::int64_t num_slots, std:
 }
 
 void SlotBuffer::scatter(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+  copy_in(step, slots, rows);
+  stamp(step, slots);
+}
+
+void SlotBuffer::copy_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
   if (step == 0 || step == kWriting) {
     throw ArgumentError(fmt::format("{} is no step number: use 1 to {}", step, kLastStep));
   }
@@ -79,10 +84,16 @@ void SlotBuffer::scatter(Step step, std::span<const Slot> slots, std::span<const
   mark(slots);
   MOETAP_POINT("scatter marked");
   order_stores();
-  copy_in(slots, rows.data());
+  copy_rows(slots, rows.data());
   MOETAP_POINT("scatter copied");
+}
+
+void SlotBuffer::stamp(Step step, std::span<const Slot> slots) {
   order_stores();
-  stamp(step, slots);
+  for (const Slot slot : slots) {
+    stamps_[decode_slot(slot)] = slot < 0 ? 0 : step;
+    MOETAP_POINT("scatter stamping");
+  }
   MOETAP_POINT("scatter stamped");
 }
 
@@ -119,7 +130,7 @@ void SlotBuffer::mark(std::span<const Slot> slots) {
   }
 }
 
-void SlotBuffer::copy_in(std::span<const Slot> slots, const std::byte* rows) {
+void SlotBuffer::copy_rows(std::span<const Slot> slots, const std::byte* rows) {
   const std::size_t row_bytes = limits_.row_bytes;
   for (std::size_t i = 0; i < slots.size();) {
     if (slots[i] < 0) {  // missing anyway
@@ -133,13 +144,6 @@ void SlotBuffer::copy_in(std::span<const Slot> slots, const std::byte* rows) {
     std::memcpy(row(slots[i]), rows + i * row_bytes, run * row_bytes);
     MOETAP_POINT("scatter copying");
     i += run;
-  }
-}
-
-void SlotBuffer::stamp(Step step, std::span<const Slot> slots) {
-  for (const Slot slot : slots) {
-    stamps_[decode_slot(slot)] = slot < 0 ? 0 : step;
-    MOETAP_POINT("scatter stamping");
   }
 }
 

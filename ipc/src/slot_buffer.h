@@ -32,6 +32,11 @@ class SlotBuffer {
   // then. A process that dies in the middle leaves rows that are missing, never torn ones.
   void scatter(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
+  // The two halves of scatter(), for who must look at something else in between. After the first
+  // the rows are there, but missing to all readers, and either stamp() or invalidate() must follow.
+  void copy_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
+  void stamp(Step step, std::span<const Slot> slots);
+
   // See SlotReadTransport::stamps.
   void stamps(std::span<const Slot> slots, std::span<Step> written) const;
 
@@ -56,8 +61,7 @@ class SlotBuffer {
 
  private:
   void mark(std::span<const Slot> slots);
-  void copy_in(std::span<const Slot> slots, const std::byte* rows);
-  void stamp(Step step, std::span<const Slot> slots);
+  void copy_rows(std::span<const Slot> slots, const std::byte* rows);
   bool look_up(std::span<const Slot> slots, std::span<const StepWindow> windows,
                std::span<RowState> states) const;
   std::byte* row(Slot slot) const {

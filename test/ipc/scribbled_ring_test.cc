@@ -105,6 +105,32 @@ TEST_F(ScribbledRing, MoreRecordsThanFitAreAMismatch) {
   EXPECT_THROW(consumer.peek(), MismatchError);
 }
 
+// The place still holds an older record, whole and good: but not the one that it claims to be.
+TEST_F(ScribbledRing, ARecordThatWasNotHandedOverIsAMismatch) {
+  ChannelConsumer consumer(endpoint);
+  for (Step step = 1; step <= 4; ++step) {
+    send(producer, step);
+    expect_next(consumer, step);
+  }
+  ring.control().committed = 5;
+  const std::string text = message_of<MismatchError>([&] { consumer.peek(); });
+  EXPECT_TRUE(contains(text, "record 4 is not there")) << text;
+  send(producer, 5);
+  expect_next(consumer, 5);
+}
+
+TEST_F(ScribbledRing, ARecordThatIsUsedAgainWhileItIsReadIsAMismatch) {
+  ChannelConsumer consumer(endpoint);
+  for (Step step = 1; step <= 4; ++step) send(producer, step);
+  ASSERT_NE(consumer.peek(), nullptr);
+  consumer.require_unchanged();
+  ring.control().released = 4;
+  producer.acquire();  // and has not written anything yet
+  ring.control().released = 0;
+  const std::string text = message_of<MismatchError>([&] { consumer.require_unchanged(); });
+  EXPECT_TRUE(contains(text, "record 0 was used again")) << text;
+}
+
 // H14: the consumer's counter may not talk the worker into overwriting a record.
 TEST_F(ScribbledRing, AConsumerThatReleasesWhatItNeverGotIsAMismatch) {
   send(producer, 1);

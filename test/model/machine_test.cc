@@ -55,6 +55,25 @@ TEST(Machine, PassesMessagesAsTheModelsDo) {
   }
 }
 
+TEST(Machine, PassesMessagesThroughFences) {
+  const auto lost = [](std::vector<Op> between_writes, std::vector<Op> between_reads) {
+    Program writer = {write(kX)};
+    writer.insert(writer.end(), between_writes.begin(), between_writes.end());
+    writer.push_back(write(kY));
+    Program reader = {{.kind = Kind::await, .word = kY, .value = 1}};
+    reader.insert(reader.end(), between_reads.begin(), between_reads.end());
+    reader.push_back({.kind = Kind::load, .word = kX, .value = 1, .expected = true});
+    return !explore({writer, reader}, Model::language).holds();
+  };
+  const Op acquire{.kind = Kind::fence, .order = Order::acquire};
+  const Op release{.kind = Kind::fence, .order = Order::release};
+  EXPECT_FALSE(lost({release}, {acquire}));
+  EXPECT_TRUE(lost({}, {acquire}));
+  EXPECT_TRUE(lost({release}, {}));
+  EXPECT_TRUE(lost({acquire}, {acquire})) << "does not keep two stores in order";
+  EXPECT_TRUE(lost({release}, {release})) << "does not keep two loads in order";
+}
+
 TEST(Machine, BuffersStoresAsTheModelsDo) {
   const auto both_old = [](Order write_order, Order read_order, Model model) {
     return both_find(0, {write(kX, write_order), read(kY, read_order)},

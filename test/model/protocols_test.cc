@@ -52,6 +52,18 @@ TEST(RingModel, EveryChangeIsFound) {
   }
 }
 
+TEST(MarkModel, WhatIsTakenForARecordWasWrittenAsThatOne) {
+  for (const Model model : kModels) {
+    const Outcome outcome = explore(marks(), model);
+    EXPECT_TRUE(outcome.holds()) << model_name(model) << '\n' << how(outcome);
+    std::cout << "marks, " << model_name(model) << ": " << outcome.states << " states\n";
+  }
+}
+
+TEST(MarkModel, EveryChangeIsFound) {
+  for (const MarkChange change : kMarkChanges) EXPECT_TRUE(found(marks(change))) << name(change);
+}
+
 TEST(StampModel, ARowIsOfTheStepThatItsStampNames) {
   for (const Model model : kModels) {
     const Outcome outcome = explore(stamps(), model, stamps_initial());

@@ -76,6 +76,12 @@ class ChannelConsumer {
     std::span<std::byte> bytes;
   };
   const Item* peek();
+
+  // Call it after what is needed of the item was copied, and before anything of it is believed or
+  // shown. MismatchError if the producer has used the record again since peek(), as it does when
+  // others write to the ring's counters; the ring is unusable then.
+  void require_unchanged() const;
+
   void release();
 
   // Returns when peek() would return a record (true), or when none came within the limit or can
