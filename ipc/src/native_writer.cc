@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <new>
@@ -102,6 +103,8 @@ class NativeSink : public ShmSink {
   void note(Step step, const std::string& reason) {
     FailedStep& entry = control_->failed[control_->num_failed++ % ShmControl::kFailures];
     entry.step.store(0, std::memory_order_relaxed);
+    // Whoever dies here leaves no text under the step that it had been written for.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     MOETAP_POINT("fail noting");
     const std::size_t length = std::min(reason.size(), sizeof entry.reason - 1);
     std::memcpy(entry.reason, reason.data(), length);
