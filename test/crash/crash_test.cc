@@ -140,18 +140,21 @@ TEST_P(Crash, SurvivorsGetRightRowsOrAnErrorAndNothingIsLeft) {
       from_environment("MOETAP_CRASH_SEED", soak ? std::random_device{}() : 1);
   int killed = 0;
   std::uint64_t rows = 0;
+  Milliseconds noticed{0};
   for (std::uint64_t seed = first; killed < kills; ++seed) {
     const Outcome outcome = run_session(c, seed, std::min(kills - killed, kMostKills));
     killed += outcome.killed;
     rows += outcome.rows;
+    noticed = std::max(noticed, outcome.noticed);
     if (HasFailure() || killed == 0) {
       ADD_FAILURE() << killed << " kills at this point; again: MOETAP_CRASH_SEED=" << seed
                     << " MOETAP_CRASH_KILLS=" << kills;
       break;
     }
   }
-  std::printf("%-40s %6d kills, %8llu rows verified\n", name_of(c).c_str(), killed,
-              static_cast<unsigned long long>(rows));
+  std::printf("%-40s %6d kills, %8llu rows verified, noticed within %lld ms\n", name_of(c).c_str(),
+              killed, static_cast<unsigned long long>(rows),
+              static_cast<long long>(noticed.count()));
   EXPECT_GT(rows, 0u);
 }
 

@@ -8,7 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -116,7 +118,10 @@ class Session {
     shared_->dead = generation;
     // Who saw it must see its end.
     if (setup_.kill.transport == Transport::wire || shared_->attached != generation) return;
+    const auto dead = std::chrono::steady_clock::now();
     wait_until([&] { return shared_->lost >= generation; }, reader, "the reader to notice");
+    outcome_.noticed = std::max(
+        outcome_.noticed, std::chrono::ceil<Milliseconds>(std::chrono::steady_clock::now() - dead));
   }
 
   void kill_readers(int kills) {

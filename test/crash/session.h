@@ -10,8 +10,9 @@
 namespace moetap::crash {
 
 struct Outcome {
-  int killed = 0;          // at the point (or anywhere, if the case says so)
-  std::uint64_t rows = 0;  // verified by readers
+  int killed = 0;           // at the point (or anywhere, if the case says so)
+  std::uint64_t rows = 0;   // verified by readers
+  Milliseconds noticed{0};  // the longest that a reader took to see that its worker was dead
 };
 
 // `kills` processes (at most kMostKills) one after the other, each to be killed at a passing drawn
