@@ -1,4 +1,4 @@
-// Each process killed at each point, on each side of each transport. A case runs 30 kills;
+// Each process killed at each point, on each side of each transport. A case runs 20 kills;
 // MOETAP_CRASH_KILLS makes it that many (`./dev soak crash`), MOETAP_CRASH_SEED replays a failure.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -134,7 +134,7 @@ class Crash : public testing::TestWithParam<Case> {};
 
 TEST_P(Crash, SurvivorsGetRightRowsOrAnErrorAndNothingIsLeft) {
   const Case c = GetParam();
-  const auto kills = static_cast<int>(from_environment("MOETAP_CRASH_KILLS", 30));
+  const auto kills = static_cast<int>(from_environment("MOETAP_CRASH_KILLS", 20));
   const bool soak = std::getenv("MOETAP_CRASH_KILLS") != nullptr;
   const std::uint64_t first =
       from_environment("MOETAP_CRASH_SEED", soak ? std::random_device{}() : 1);
