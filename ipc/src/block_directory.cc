@@ -30,7 +30,7 @@ OpenFile open_directory(const std::filesystem::path& path) {
   if (mkdir(text.c_str(), 0700) != 0 && errno != EEXIST) {
     throw SystemError(errno, fmt::format("cannot make the block directory {}", text));
   }
-  OpenFile directory(::open(text.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  OpenFile directory([&] { return ::open(text.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   struct stat status {};
   if (directory.fd() < 0 || fstat(directory.fd(), &status) != 0) {
     throw SystemError(errno, fmt::format("cannot open the block directory {}", text));
@@ -56,15 +56,11 @@ bool write_all(int fd, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-OpenFile::~OpenFile() {
-  if (fd_ >= 0) close(fd_);
-}
-
 std::vector<std::byte> OpenFile::read(std::size_t most) const {
   std::vector<std::byte> bytes(most);
   std::size_t size = 0;
   while (size < most) {
-    const ssize_t n = pread(fd_, bytes.data() + size, most - size, static_cast<off_t>(size));
+    const ssize_t n = pread(fd(), bytes.data() + size, most - size, static_cast<off_t>(size));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw SystemError(errno, "cannot read a block file");
     if (n == 0) break;
@@ -80,7 +76,7 @@ void OpenFile::touch() const {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
   const timespec times[2] = {now, now};
-  futimens(fd_, times);
+  futimens(fd(), times);
 }
 
 BlockDirectory::BlockDirectory(const std::filesystem::path& path)
@@ -88,8 +84,9 @@ BlockDirectory::BlockDirectory(const std::filesystem::path& path)
 
 std::optional<OpenFile> BlockDirectory::open(const std::string& name,
                                              std::uint64_t& refused) const {
-  OpenFile file(
-      openat(directory_.fd(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  OpenFile file([&] {
+    return openat(directory_.fd(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  });
   if (file.fd() < 0) {
     if (errno == ENOENT) return std::nullopt;
     if (errno != ELOOP && errno != EACCES) {
@@ -124,8 +121,10 @@ bool BlockDirectory::create(const std::string& name, std::span<const std::byte> 
     throw SystemError(error, fmt::format("cannot {} {} of {} bytes: {}", what,
                                          (path_ / name).string(), bytes.size(), remedy));
   };
-  const OpenFile file(openat(directory_.fd(), temporary.c_str(),
-                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const OpenFile file([&] {
+    return openat(directory_.fd(), temporary.c_str(),
+                  O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  });
   if (file.fd() < 0) fail("create");
   if (!write_all(file.fd(), bytes)) fail("write");
   file.touch();

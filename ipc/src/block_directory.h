@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -12,20 +13,19 @@
 #include <utility>
 #include <vector>
 
+#include "fork_guard.h"
+
 namespace moetap {
 
-// An open file; closes itself, and with it ends the lock that was taken through it.
+// An open file; closes itself, and with it ends the lock that was taken through it, of which forked
+// children have no part.
 class OpenFile {
  public:
-  explicit OpenFile(int fd) : fd_(fd) {}
-  OpenFile(OpenFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  OpenFile& operator=(OpenFile&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~OpenFile();
+  // open() returns a descriptor, or -1 and sets errno.
+  template <std::invocable Open>
+  explicit OpenFile(Open&& open) : file_(std::forward<Open>(open)) {}
 
-  int fd() const { return fd_; }
+  int fd() const { return file_.get(); }
 
   // At most `most` bytes.
   std::vector<std::byte> read(std::size_t most) const;
@@ -33,7 +33,7 @@ class OpenFile {
   void touch() const;
 
  private:
-  int fd_;
+  GuardedDescriptor file_;
 };
 
 class BlockDirectory {

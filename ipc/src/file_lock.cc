@@ -31,10 +31,11 @@ using Clock = std::chrono::steady_clock;
 constexpr microseconds kFirstPause{10};
 constexpr microseconds kLongestPause{250};
 
-int open_lock_file(const std::filesystem::path& path, FileLock::Open how) {
+GuardedDescriptor open_lock_file(const std::filesystem::path& path, FileLock::Open how) {
   const int create = how == FileLock::Open::or_create ? O_CREAT : 0;
-  const int fd = ::open(path.c_str(), O_RDWR | create | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd >= 0) return fd;
+  GuardedDescriptor file(
+      [&] { return ::open(path.c_str(), O_RDWR | create | O_CLOEXEC | O_NOFOLLOW, 0600); });
+  if (file.get() >= 0) return file;
   const int error = errno;
   if (error == ELOOP || error == EISDIR) {
     throw MismatchError(fmt::format(
@@ -69,14 +70,13 @@ pid_t parse_holder(const std::string& line, const std::string& file) {
 
 }  // namespace
 
-FileLock::FileLock(const std::filesystem::path& path, Open how)
-    : path_(path), fd_(open_lock_file(path, how)) {
+FileLock::FileLock(const std::filesystem::path& path, Open how) : path_(path) {
+  GuardedDescriptor opened = open_lock_file(path, how);
   struct stat status {};
-  if (fstat(fd_, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid()) {
-    guard_from_children(fd_);
+  if (fstat(opened.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid()) {
+    fd_ = opened.release();
     return;
   }
-  close(fd_);
   throw MismatchError(
       fmt::format("lock file {} is no regular file, or belongs to another user than {}: remove it, "
                   "or choose another directory",
@@ -94,9 +94,7 @@ FileLock& FileLock::operator=(FileLock&& other) noexcept {
 }
 
 FileLock::~FileLock() {
-  if (fd_ < 0) return;
-  forget_guard(fd_);
-  close(fd_);
+  if (fd_ >= 0) close_guarded(fd_);
 }
 
 bool FileLock::take(int operation) {

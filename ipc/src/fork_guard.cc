@@ -30,7 +30,7 @@ Guarded& guarded() {
 void give_own_description(int fd) {
   char path[32] = "/proc/self/fd/";
   *std::to_chars(path + 14, path + sizeof path - 1, fd).ptr = '\0';
-  int own = open(path, O_RDWR | O_CLOEXEC);
+  int own = open(path, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_CLOEXEC);
   if (own < 0) {
     // No more descriptors, or no /proc. The number stays taken, since its owner will close it.
     close(fd);
@@ -54,20 +54,16 @@ Guarded::Guarded() {
 
 }  // namespace
 
-void guard_from_children(int fd) {
-  const std::lock_guard lock(guarded().mutex);
-  guarded().descriptors.push_back(fd);
-}
+NoForks::NoForks() { guarded().mutex.lock(); }
+NoForks::~NoForks() { guarded().mutex.unlock(); }
 
-void forget_guard(int fd) noexcept {
-  const std::lock_guard lock(guarded().mutex);
-  std::erase(guarded().descriptors, fd);
-}
+void NoForks::guard(int fd) { guarded().descriptors.push_back(fd); }
+void NoForks::forget(int fd) noexcept { std::erase(guarded().descriptors, fd); }
 
-GuardedDescriptor::~GuardedDescriptor() {
-  if (fd_ < 0) return;
-  forget_guard(fd_);
-  close(fd_);
+void close_guarded(int fd) noexcept {
+  NoForks none;
+  none.forget(fd);
+  close(fd);
 }
 
 }  // namespace moetap

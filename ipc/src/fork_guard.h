@@ -1,6 +1,7 @@
 // Locks of this process that a child must not keep alive.
 #pragma once
 
+#include <concepts>
 #include <utility>
 
 namespace moetap {
@@ -10,27 +11,50 @@ namespace moetap {
 // with the process that took it, a child gets a description of its own in the place of each guarded
 // descriptor: of the same file, without locks. Of fork(2) in the C library only: who makes
 // processes by other calls has to run exec in them.
-void guard_from_children(int fd);
-// Before the descriptor is closed. One that is not guarded is none of its business.
-void forget_guard(int fd) noexcept;
+//
+// While a NoForks lives, a fork() of another thread waits, so that it finds a descriptor either not
+// there or guarded. Held for calls that open, close and register, and never for one that waits for
+// a lock. Not recursive.
+class NoForks {
+ public:
+  NoForks();
+  ~NoForks();
+  NoForks(const NoForks&) = delete;
+  NoForks& operator=(const NoForks&) = delete;
 
-// Owns a descriptor, guarded.
+  // What was opened under this very NoForks.
+  void guard(int fd);
+  // What is closed under it. One that is not guarded is none of its business.
+  void forget(int fd) noexcept;
+};
+
+void close_guarded(int fd) noexcept;
+
+// Owns a descriptor whose locks are this process's alone.
 class GuardedDescriptor {
  public:
-  explicit GuardedDescriptor(int fd = -1) : fd_(fd) {
-    if (fd_ >= 0) guard_from_children(fd_);
+  GuardedDescriptor() = default;
+  // open() returns a descriptor, or -1 and sets errno, which is still so after this.
+  template <std::invocable Open>
+  explicit GuardedDescriptor(Open&& open) : GuardedDescriptor() {
+    NoForks none;
+    fd_ = open();
+    if (fd_ >= 0) none.guard(fd_);
   }
-  GuardedDescriptor(GuardedDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  GuardedDescriptor(GuardedDescriptor&& other) noexcept : fd_(other.release()) {}
   GuardedDescriptor& operator=(GuardedDescriptor&& other) noexcept {
     std::swap(fd_, other.fd_);
     return *this;
   }
-  ~GuardedDescriptor();
+  ~GuardedDescriptor() {
+    if (fd_ >= 0) close_guarded(fd_);
+  }
 
   int get() const { return fd_; }
+  int release() noexcept { return std::exchange(fd_, -1); }  // for close_guarded()
 
  private:
-  int fd_;
+  int fd_ = -1;
 };
 
 }  // namespace moetap

@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 // shm_open follows no link, and sets close-on-exec.
 GuardedDescriptor open_shared(const std::string& name) {
-  return GuardedDescriptor(shm_open(name.c_str(), O_RDWR, 0));
+  return GuardedDescriptor([&] { return shm_open(name.c_str(), O_RDWR, 0); });
 }
 
 bool same(const struct stat& a, const struct stat& b) {

@@ -200,9 +200,7 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, boo
   for (;;) {
     Segment segment;
     segment.name_ = name;
-    segment.object_ = open_object(bip::open_or_create, name);
-    const int fd = segment.object_.get_mapping_handle().handle;
-    guard_from_children(fd);
+    const int fd = segment.open_guarded(bip::open_or_create);
     MOETAP_POINT("create opened");
     check_ours(fd, name);
     claim(fd, Role::owner, name, "owner");
@@ -237,15 +235,22 @@ Segment Segment::open(const std::string& name) {
   for (;;) {
     Segment segment;
     segment.name_ = name;
-    segment.object_ = open_object(bip::open_only, name);
-    const int fd = segment.object_.get_mapping_handle().handle;
-    guard_from_children(fd);
+    const int fd = segment.open_guarded(bip::open_only);
     check_ours(fd, name);
     if (status_of(fd, name).st_size == 0) {
       throw SystemError(ENOENT, fmt::format("shared memory {} is still being created", name));
     }
     if (segment.map()) return segment;
   }
+}
+
+template <class Mode>
+int Segment::open_guarded(Mode mode) {
+  NoForks none;
+  object_ = open_object(mode, name_);
+  const int fd = object_.get_mapping_handle().handle;
+  none.guard(fd);
+  return fd;
 }
 
 // From a description of its own: a mapping keeps its description, and so the locks of that, and a
@@ -287,7 +292,9 @@ Segment::~Segment() {
     shm_unlink(name_.c_str());
     MOETAP_POINT("close unlinked");
   }
-  forget_guard(fd);
+  NoForks none;
+  none.forget(fd);
+  object_ = {};
 }
 
 std::span<std::byte> Segment::bytes() const {

@@ -55,6 +55,8 @@ class Segment {
  private:
   Segment() = default;
   static Segment own(const std::string& name, std::size_t bytes, bool adopt, bool huge_pages);
+  template <class Mode>
+  int open_guarded(Mode mode);
   bool map();
 
   std::string name_;

@@ -1,0 +1,161 @@
+// A fork at any moment of a descriptor's life, by another thread: whatever the child does, what its
+// parent's objects held ends with them.
+
+#include <moetap/directory_block_store.h>
+#include <moetap/error.h>
+#include <moetap/file_lock.h>
+#include <moetap/segment.h>
+#include <moetap/segments.h>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../lib/block_store_cases.h"
+#include "child_process.h"
+#include "claim.h"
+#include "segment_test.h"
+#include "shared_object.h"
+#include "temporary_directory.h"
+
+namespace moetap {
+namespace {
+
+// A thread that forks whenever it is told to. The child stays until it is ended.
+class Forker {
+ public:
+  ~Forker() {
+    *turn_ = kEnd;
+    thread_.join();
+  }
+
+  void start() { *turn_ = kFork; }
+  bool has_forked() const { return *turn_ > 0; }  // the child is past it, too
+  void end_child() const {
+    kill(*turn_, SIGKILL);
+    waitpid(*turn_, nullptr, 0);
+  }
+
+ private:
+  static constexpr pid_t kFork = -1;
+  static constexpr pid_t kEnd = -2;
+
+  void run() const {
+    for (;;) {
+      while (*turn_ != kFork && *turn_ != kEnd) std::this_thread::yield();
+      if (*turn_ == kEnd) return;
+      *turn_ = 0;
+      if (fork() == 0) {
+        *turn_ = getpid();
+        for (;;) pause();
+      }
+    }
+  }
+
+  const test::SharedObject<std::atomic<pid_t>> turn_;
+  std::thread thread_{[this] { run(); }};
+};
+
+class ForkGuard : public test::SegmentTest {
+ protected:
+  // In a process of its own, forked before it has threads. use() makes what holds something (or
+  // finds it held, by a child that is not yet past its fork) and ends it; it is done over and over
+  // until there is a child, which may have been forked at any point of it.
+  template <class Use, class IsFree>
+  static void try_often(const Use& use, const IsFree& is_free) {
+    test::ChildProcess process([&] {
+      Forker forker;
+      int kept = 0;
+      for (int i = 0; i < kTries; ++i) {
+        forker.start();
+        while (!forker.has_forked()) use();
+        kept += is_free() ? 0 : 1;
+        forker.end_child();
+      }
+      EXPECT_EQ(kept, 0) << "of " << kTries << " were kept by a child";
+    });
+    EXPECT_EQ(process.join(), 0);
+  }
+
+  static constexpr int kTries = 400;
+  const test::TemporaryDirectory directory;
+};
+
+TEST_F(ForkGuard, H23AFileLockEndsWithItsObject) {
+  const auto path = directory.path() / "file.lock";
+  const auto lock = [&] { return FileLock(path).try_lock(); };
+  try_often(lock, lock);
+}
+
+TEST_F(ForkGuard, H23TheClaimOnASegmentEndsWithItsObject) {
+  // Made by another program, as far as anybody can tell, and so kept at the end.
+  const int fd = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
+  ASSERT_EQ(ftruncate(fd, test::kBytes), 0);
+  try_often(
+      [&] {
+        try {
+          Segment::create_or_adopt(name, test::kBytes);
+        } catch (const OwnedError&) {
+        }
+      },
+      [&] { return claimant(fd, Role::owner) == 0; });
+  close(fd);
+}
+
+TEST_F(ForkGuard, H23TheRoleAtTheOtherEndEndsWithItsObject) {
+  const Segment owner = Segment::create(name, test::kBytes);
+  try_often(
+      [&] {
+        try {
+          Segment::open(name).claim_peer();
+        } catch (const OwnedError&) {
+        }
+      },
+      [&] { return owner.peer_pid() == 0; });
+}
+
+// Who removes a leftover claims it.
+TEST_F(ForkGuard, H23TheClaimOfWhoRemovesALeftoverEnds) {
+  const std::string left = "/moetap_" + endpoint.instance + "_left";
+  std::vector<int> leftovers;
+  try_often(
+      [&] {
+        if (leftovers.size() == 200) return;
+        leftovers.push_back(shm_open(left.c_str(), O_CREAT | O_RDWR, 0600));
+        reclaim(left);
+      },
+      [&] {
+        bool free = true;
+        for (const int fd : leftovers) {
+          free = try_claim(fd, Role::owner, left) && free;
+          close(fd);
+        }
+        leftovers.clear();
+        return free;
+      });
+}
+
+TEST_F(ForkGuard, AHoldOfABlockEndsWithItsRelease) {
+  const auto blocks = directory.path() / "blocks";
+  const auto store = make_directory_block_store(blocks, test::small_store(100));
+  const auto key = test::key_of(1);
+  test::put(*store, 1);
+  const auto file = std::filesystem::directory_iterator(blocks)->path();
+  try_often(
+      [&] {
+        if (store->hold(key)) store->release(key);
+      },
+      [&] { return FileLock(file).try_lock(); });
+}
+
+}  // namespace
+}  // namespace moetap
