@@ -107,8 +107,9 @@ void ChannelProducer::commit(const Descriptor& descriptor) noexcept {
     std::abort();
   }
   s.ring.descriptor(number) = descriptor;
-  s.ring.mark(number).finish(number);
   MOETAP_POINT("hand-over described");
+  s.ring.mark(number).finish(number);
+  MOETAP_POINT("hand-over finished");
   s.committed.store(number + 1, std::memory_order_release);
   s.ring.control().committed.store(number + 1, std::memory_order_release);
   MOETAP_POINT("hand-over committed");

@@ -74,6 +74,7 @@ constexpr Point kPoints[] = {
     {"hand-over kept",               { 0,  0,  0,  6}, {}},
     {"hand-over acquired",           { 0,  0,  6, 12}, {}},
     {"hand-over described",          { 0,  0,  6, 12}, {}},
+    {"hand-over finished",           { 0,  0,  6, 12}, {}},
     {"hand-over committed",          { 0,  0,  6, 12}, {}},
     {"hand-over of rows",            { 0,  0,  0,  6}, {}},
     {"close lock file removed",      { 1,  0,  0,  0}, {}},
