@@ -225,7 +225,9 @@ TEST(CrashCases, AreAllPointsOfTheLibrary) {
       }
     }
   }
-  EXPECT_EQ(points, found);
+  std::vector<std::string> only_one_has;
+  std::ranges::set_symmetric_difference(points, found, std::back_inserter(only_one_has));
+  EXPECT_EQ(only_one_has, std::vector<std::string>{});
 }
 
 INSTANTIATE_TEST_SUITE_P(EachPoint, Crash, testing::ValuesIn(all_cases()), [](const auto& info) {
