@@ -234,8 +234,8 @@ TEST_P(RingScribbler, UnderAReaderByRequestCrashesNobody) {
 }
 
 // Only the counters: then no row is wrong either, since each record says which one it is. The
-// neighbour makes the ring look empty again and again, so that the worker is never kept from a
-// record that is being read.
+// neighbour makes the ring look empty again and again, so that the worker gets records that are
+// being read, and fuller than it is.
 class CounterScribbler : public Scribbler {
  protected:
   CounterScribbler() {
@@ -245,15 +245,16 @@ class CounterScribbler : public Scribbler {
     endpoint.ring_depth = 2;
   }
 
-  void release_all() const {
+  [[noreturn]] void write_over_the_counters() const {
     const Segment segment = Segment::open(ring_name(endpoint));
     RingControl& control = Ring(segment.bytes(), endpoint).control();
     std::mt19937_64 random(seed());
     for (;;) {
+      // Numbers that both ends take for good ones, so that they go on.
       if (random() % 4 == 0) {
-        control.committed = control.committed.load() + random() % 3;
+        control.committed = *handed_over + random() % 2;
       } else {
-        control.released = control.committed.load() - random() % 2;
+        control.released = *handed_over - std::min<std::uint64_t>(random() % 2, *handed_over);
       }
       for (std::uint64_t i = random() % 512; i > 0; --i) control.committed.load();
     }
@@ -276,6 +277,7 @@ class CounterScribbler : public Scribbler {
     }
   }
 
+  SharedObject<std::atomic<std::uint64_t>> handed_over;  // as many records really were
   int rows = 0;
 };
 
@@ -292,10 +294,11 @@ TEST_P(CounterScribbler, MakesNoRowWrong) {
       const auto record = test::write_record(producer.acquire(), endpoint.shape, step, slots);
       std::ranges::copy(rows, record.rows.begin());
       producer.commit(test::describe(Descriptor::Kind::step, step, slots.size()));
+      ++*handed_over;
     });
   });
   made.wait();
-  ChildProcess neighbour([&] { release_all(); });
+  ChildProcess neighbour([&] { write_over_the_counters(); });
   int overtaken = 0;
   const auto patience = Clock::now() + test::kPatience;
   auto enough = [&, i = 0]() mutable {
