@@ -42,6 +42,7 @@ struct DumpOptions {
 };
 ExitStatus dump_command(const DumpOptions& options);
 
+// All numbers but those of the model are 1 or more.
 struct PlanOptions {
   std::string config;  // a file; or
   std::string model;   // a known model; or

@@ -3,17 +3,16 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <vector>
 
 #include "commands.h"
 #include "inspection.h"
+#include "new_file.h"
+#include "output.h"
 #include "segment_file.h"
 #include "selection.h"
 #include "slot_list.h"
@@ -21,6 +20,9 @@
 
 namespace moetap::tool {
 namespace {
+
+constexpr RowState kStates[] = {RowState::present, RowState::missing, RowState::stale,
+                                RowState::clobbered, RowState::unverified};
 
 SegmentInfo buffer_named(const std::string& name) {
   const auto found = select_segments(name);
@@ -37,30 +39,51 @@ SegmentInfo buffer_named(const std::string& name) {
       printable(name), found.size(), buffers.size()));
 }
 
-// A living worker's under the lock, as any reader. A dead one's as they lie: nobody writes there.
-Routes read_routes(const SegmentInfo& segment, Endpoint endpoint, std::span<const Slot> slots,
-                   const DumpOptions& options) {
+// As they lie: nobody writes there.
+void read_dead(const SegmentFile& file, const Endpoint& endpoint, std::span<const Slot> slots,
+               StepWindow window, Routes& routes) {
+  const std::size_t row_bytes = endpoint.shape.row_bytes();
+  const auto stamps = stamps_of(file, slots);
+  read_rows(file, endpoint.num_slots, row_bytes, slots, routes.bytes());
+  if (file.owner_pid() != 0) {
+    throw TimeoutError(fmt::format("{} was taken over by process {} meanwhile: ask again",
+                                   file.name(), file.owner_pid()));
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    routes.states()[i] = row_state(stamps[i], window);
+    if (routes.states()[i] == RowState::present) continue;
+    std::memset(&routes.bytes()[i * row_bytes], 0xFF, row_bytes);
+  }
+}
+
+// A living worker's under the lock, as any reader.
+Routes read_routes(const SegmentInfo& segment, const SegmentFile& file, Endpoint endpoint,
+                   std::span<const Slot> slots, const DumpOptions& options) {
   Routes routes(endpoint.shape, {0, static_cast<std::int64_t>(slots.size())});
   const StepWindow window{options.first_step, options.last_step};
   if (segment.owner == SegmentInfo::Owner::alive) {
     endpoint.limit = options.limit;
     make_shm_reader(endpoint)->read(slots, {&window, 1}, routes.bytes(), routes.states());
-    return routes;
-  }
-  const SegmentFile file(segment.name);
-  const auto stamps = read_stamps(file, endpoint.num_slots);
-  read_rows(file, endpoint.num_slots, endpoint.shape.row_bytes(), slots, routes.bytes());
-  if (file.owner_pid() != 0) {
-    throw TimeoutError(fmt::format("{} was taken over by process {} meanwhile: ask again",
-                                   segment.name, file.owner_pid()));
-  }
-  const std::size_t row_bytes = endpoint.shape.row_bytes();
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    routes.states()[i] = row_state(stamps[static_cast<std::size_t>(slots[i])], window);
-    if (routes.states()[i] == RowState::present) continue;
-    std::memset(&routes.bytes()[i * row_bytes], 0xFF, row_bytes);
+  } else {
+    read_dead(file, endpoint, slots, window, routes);
   }
   return routes;
+}
+
+void require_present(const Routes& routes, std::span<const Slot> slots) {
+  if (routes.all_present()) return;
+  std::string text;
+  for (const RowState state : kStates) {
+    if (state == RowState::present || routes.count(state) == 0) continue;
+    std::vector<Slot> of_it;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (routes.states()[i] == state) of_it.push_back(slots[i]);
+    }
+    text += fmt::format("{}{} {} (slots {})", text.empty() ? "" : ", ", of_it.size(),
+                        row_state_name(state), to_text(of_it));
+  }
+  throw RowsNotPresent(fmt::format(
+      "of {} rows {}: leave them out, or give --missing to write them as -1", slots.size(), text));
 }
 
 IdType type_of(const DumpOptions& options, const ModelShape& shape) {
@@ -92,46 +115,52 @@ std::string states_npy(std::span<const RowState> states) {
   return file;
 }
 
-void write_file(const std::string& path, std::string_view bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (!file) throw SystemError(errno, fmt::format("cannot write {}", path));
-}
-
 std::string states_path(const std::string& path) {
   const std::string_view stem =
       path.ends_with(".npy") ? std::string_view(path).substr(0, path.size() - 4) : path;
   return fmt::format("{}.states.npy", stem);
 }
 
+// Wherever this ends, no rows lie beside the states of others.
+void write_files(const std::string& path, std::string_view rows, std::string_view states) {
+  const Interrupts interrupts;
+  NewFile rows_file(path);
+  NewFile states_file(states_path(path));
+  rows_file.write(rows, interrupts);
+  states_file.write(states, interrupts);
+  unlink(states_path(path).c_str());  // an earlier dump's
+  rows_file.place();
+  states_file.place();
+  rows_file.keep();
+  states_file.keep();
+}
+
 }  // namespace
 
 ExitStatus dump_command(const DumpOptions& options) {
   const SegmentInfo segment = buffer_named(options.name);
-  const Endpoint endpoint = endpoint_of(segment);
+  const SegmentFile file(segment.name);
+  const Endpoint endpoint = endpoint_of(file);
   const IdType type = type_of(options, endpoint.shape);
   const auto slots = parse_slots(options.slots, endpoint.num_slots);
-  const Routes routes = read_routes(segment, endpoint, slots, options);
-  if (!options.missing) routes.require_present();
-  write_file(options.file, to_npy(routes, type));
-  write_file(states_path(options.file), states_npy(routes.states()));
+  const Routes routes = read_routes(segment, file, endpoint, slots, options);
+  if (!options.missing) require_present(routes, slots);
+  write_files(options.file, to_npy(routes, type), states_npy(routes.states()));
 
   nlohmann::json json = {
       {"name", printable(segment.name)},
-      {"file", options.file},
-      {"states_file", states_path(options.file)},
+      {"file", printable(options.file)},
+      {"states_file", printable(states_path(options.file))},
       {"dtype", id_type_name(type)},
       {"shape", {slots.size(), endpoint.shape.num_layers(), endpoint.shape.top_k()}}};
   std::string text =
-      fmt::format("{}: {} rows as {}", options.file, slots.size(), id_type_name(type));
-  for (int i = 0; i <= static_cast<int>(RowState::unverified); ++i) {
-    const auto state = static_cast<RowState>(i);
+      fmt::format("{}: {} rows as {}", printable(options.file), slots.size(), id_type_name(type));
+  for (const RowState state : kStates) {
     const std::size_t n = routes.count(state);
     json["states"][std::string(row_state_name(state))] = n;
     if (n > 0) text += fmt::format(", {} {}", n, row_state_name(state));
   }
-  std::puts(options.json ? json.dump().c_str() : text.c_str());
+  print((options.json ? json.dump() : text) + '\n');
   return kDone;
 }
 

@@ -9,7 +9,7 @@ namespace moetap::tool {
 
 enum ExitStatus : int {
   kDone = 0,
-  kFailed = 1,      // the system refused something
+  kFailed = 1,      // the system refused something, also to take the output
   kUsage = 2,       // options, names or values that cannot be
   kNotThere = 3,    // no segment of that name
   kDamaged = 4,     // a segment holds what no worker of ours writes
@@ -18,6 +18,11 @@ enum ExitStatus : int {
 };
 
 class NotThere : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A signal that was held back came: it takes effect once everything is put away.
+class Interrupted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 

@@ -1,9 +1,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <cstdio>
-
 #include "commands.h"
+#include "output.h"
 #include "selection.h"
 #include "text.h"
 
@@ -26,7 +25,7 @@ ExitStatus gc_command(const GcOptions& options) {
                       human_bytes(bytes));
   const nlohmann::json json = {
       {"dry_run", options.dry_run}, {"removed", removed}, {"bytes", bytes}};
-  std::fputs(options.json ? (json.dump() + '\n').c_str() : text.c_str(), stdout);
+  print(options.json ? json.dump() + '\n' : text);
   return kDone;
 }
 

@@ -1,34 +1,33 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <cstdio>
-
 #include "commands.h"
 #include "inspection.h"
+#include "output.h"
 #include "selection.h"
 #include "text.h"
 
 namespace moetap::tool {
 
 ExitStatus inspect_command(const InspectOptions& options) {
-  const auto segments = select_segments(options.name);
-  if (segments.empty() && !options.name.empty()) {
-    throw NotThere(
-        fmt::format("no segment and no instance is named '{}'", printable(options.name)));
-  }
   bool damaged = false;
   auto list = nlohmann::json::array();
   std::string text;
-  for (const SegmentInfo& segment : segments) {
-    const Inspection found = inspect(segment);
-    damaged = damaged || !found.problem.empty();
-    list.push_back(to_json(found));
-    text += to_text(found);
+  for (const SegmentInfo& segment : select_segments(options.name)) {
+    try {
+      const Inspection found = inspect(segment);
+      damaged = damaged || !found.problem.empty();
+      list.push_back(to_json(found));
+      text += to_text(found);
+    } catch (const NotThere&) {  // it has just been removed
+    }
   }
-  if (segments.empty()) text = "no segments\n";
-  std::fputs(
-      options.json ? (nlohmann::json{{"segments", list}}.dump() + '\n').c_str() : text.c_str(),
-      stdout);
+  if (list.empty() && !options.name.empty()) {
+    throw NotThere(
+        fmt::format("no segment and no instance is named '{}'", printable(options.name)));
+  }
+  if (list.empty()) text = "no segments\n";
+  print(options.json ? nlohmann::json{{"segments", list}}.dump() + '\n' : text);
   return damaged ? kDamaged : kDone;
 }
 

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 
@@ -19,15 +21,40 @@ namespace {
 
 using Kind = SegmentInfo::Kind;
 
-Endpoint checked_endpoint(const SegmentFile& file, const SegmentInfo& segment) {
-  const bool ring = segment.kind == Kind::ring;
+// What was written before what has just been read is there for what is read next.
+void fence() { std::atomic_thread_fence(std::memory_order_acquire); }
+
+// By its head, which is there when everything else is.
+Kind kind_of(const SegmentFile& file) {
+  const auto magic = file.size().bytes < sizeof(std::uint64_t) ? 0 : file.at<std::uint64_t>(0);
+  fence();
+  if (magic == kShmMagic) return Kind::shm;
+  if (magic == kRingMagic) return Kind::ring;
+  if (magic == 0) return Kind::other;
+  throw MismatchError(fmt::format("unknown magic {:#018x}", magic));
+}
+
+// Its maker has reserved all of it: what is not there, nobody has to read.
+void require_bytes(const SegmentFile& file, std::size_t needed) {
+  const auto [bytes, there] = file.size();
+  if (bytes < needed) {
+    throw MismatchError(fmt::format("{} bytes, but what it says it holds takes {}", bytes, needed));
+  }
+  if (there < needed) {
+    throw MismatchError(
+        fmt::format("what it says it holds takes {} bytes, of which {} are there", needed, there));
+  }
+}
+
+Endpoint checked_endpoint(const SegmentFile& file, Kind kind) {
+  const bool ring = kind == Kind::ring;
   const auto fields = file.at<ControlFields>(offsetof(ControlHead, fields));
   const std::uint32_t version = ring ? kRingVersion : kShmVersion;
   if (fields.version != version) {
     throw MismatchError(
         fmt::format("layout version {}, this program knows {}", fields.version, version));
   }
-  const NamedEndpoint named = parse_name(segment.name).value_or(NamedEndpoint{});
+  const NamedEndpoint named = parse_name(file.name()).value_or(NamedEndpoint{});
   try {
     Endpoint endpoint{.instance = named.instance,
                       .dp_rank = named.dp_rank,
@@ -38,30 +65,37 @@ Endpoint checked_endpoint(const SegmentFile& file, const SegmentInfo& segment) {
                       .max_tokens = fields.max_tokens,
                       .ring_depth = fields.ring_depth};
     endpoint.validate();
-    if ((ring ? ring_name(endpoint) : buffer_name(endpoint)) != segment.name) {
-      throw MismatchError(fmt::format("{} is no name of an instance and a rank", segment.name));
+    if ((ring ? ring_name(endpoint) : buffer_name(endpoint)) != file.name()) {
+      throw MismatchError(fmt::format("{} is no name of an instance and a rank", file.name()));
     }
-    const std::size_t needed = ring ? Ring::bytes(endpoint) : native_bytes(endpoint);
-    if (file.bytes() >= needed) return endpoint;
-    throw MismatchError(
-        fmt::format("{} bytes, but what it says it holds takes {}", file.bytes(), needed));
+    require_bytes(file, ring ? Ring::bytes(endpoint) : native_bytes(endpoint));
+    return endpoint;
   } catch (const std::logic_error& error) {  // ArgumentError: nobody makes such an endpoint
     throw MismatchError(error.what());
   }
 }
 
+// Nothing of an entry that is empty or being written.
+std::optional<std::pair<Step, std::string>> failed_step(const SegmentFile& file,
+                                                        std::size_t entry) {
+  const auto step_now = [&] { return file.at<Step>(entry + offsetof(FailedStep, step)); };
+  const Step step = step_now();
+  fence();
+  using Reason = std::array<char, sizeof(FailedStep::reason)>;
+  const auto reason = file.at<Reason>(entry + offsetof(FailedStep, reason));
+  fence();
+  if (step == 0 || step_now() != step) return std::nullopt;
+  return std::pair(step, std::string(reason.data(), strnlen(reason.data(), reason.size())));
+}
+
 void inspect_buffer(const SegmentFile& file, Inspection& found) {
   found.last_step = file.at<Step>(offsetof(ShmControl, last_step));
-  const auto stamps = read_stamps(file, found.endpoint->num_slots);
-  found.rows_present = std::ranges::count_if(stamps, [](Step stamp) { return stamp != 0; });
+  for_each_stamps(file, found.endpoint->num_slots, [&](Slot, std::span<const Step> stamps) {
+    found.rows_present += std::ranges::count_if(stamps, [](Step stamp) { return stamp != 0; });
+  });
   for (std::size_t i = 0; i < ShmControl::kFailures; ++i) {
-    const std::size_t entry = offsetof(ShmControl, failed) + i * sizeof(FailedStep);
-    const Step step = file.at<Step>(entry + offsetof(FailedStep, step));
-    if (step == 0) continue;
-    using Reason = std::array<char, sizeof(FailedStep::reason)>;
-    const auto reason = file.at<Reason>(entry + offsetof(FailedStep, reason));
-    found.failed_steps.emplace_back(
-        step, std::string(reason.data(), strnlen(reason.data(), reason.size())));
+    auto failed = failed_step(file, offsetof(ShmControl, failed) + i * sizeof(FailedStep));
+    if (failed) found.failed_steps.push_back(std::move(*failed));
   }
   std::ranges::sort(found.failed_steps);
   if (found.segment.lock_file.empty()) return;
@@ -71,35 +105,67 @@ void inspect_buffer(const SegmentFile& file, Inspection& found) {
   }
 }
 
-void inspect_ring(const SegmentFile& file, Inspection& found) {
-  const auto committed = file.at<std::uint64_t>(offsetof(RingControl, committed));
-  const auto released = file.at<std::uint64_t>(offsetof(RingControl, released));
-  const auto depth = static_cast<std::uint64_t>(found.endpoint->ring_depth);
-  found.waiting = committed - released;
-  if (found.waiting > depth) {
+std::uint64_t committed_now(const SegmentFile& file) {
+  return file.at<std::uint64_t>(offsetof(RingControl, committed));
+}
+
+// Both ends go on meanwhile. Counters only grow, and `released` is at most `committed` and at least
+// a depth below it: then what was read of it before and after has to fit in the same way.
+std::uint64_t waiting_now(const SegmentFile& file, std::uint64_t depth) {
+  const auto released_now = [&] { return file.at<std::uint64_t>(offsetof(RingControl, released)); };
+  const std::uint64_t before = released_now();
+  fence();
+  const std::uint64_t committed = committed_now(file);
+  fence();
+  const std::uint64_t after = released_now();
+  if (before > committed || (committed > after && committed - after > depth)) {
     throw MismatchError(fmt::format("{} records handed over and {} taken, in a ring of {}",
-                                    committed, released, depth));
+                                    committed, before > committed ? before : after, depth));
   }
-  // Behind some records of other kinds, at most a ring's depth back.
-  for (std::uint64_t n = committed; n > 0 && committed - n < depth; --n) {
+  return committed > after ? committed - after : 0;
+}
+
+// The last record that says how a step ended, 0 if none does: behind it are others, at most a
+// ring's depth. Nothing if a descriptor was overwritten while it was read.
+std::optional<Step> try_last_step(const SegmentFile& file, std::uint64_t depth) {
+  const std::uint64_t committed = committed_now(file);
+  fence();
+  for (std::uint64_t n = committed; n > 0 && (n == committed || committed - n + 1 < depth); --n) {
     const auto descriptor =
         file.at<Descriptor>(sizeof(RingControl) + (n - 1) % depth * sizeof(RingDescriptor));
+    fence();
+    const std::uint64_t now = committed_now(file);
+    // The producer describes a record just before it hands it over.
+    if (now != committed && now - n + 1 >= depth) return std::nullopt;
     using D = Descriptor::Kind;
     if (descriptor.kind > D::step_done) {
       throw MismatchError(
           fmt::format("a descriptor of kind {}", static_cast<std::uint32_t>(descriptor.kind)));
     }
-    if (descriptor.kind != D::request && descriptor.kind != D::request_end) {
-      found.last_step = descriptor.step;
+    if (descriptor.kind != D::request && descriptor.kind != D::request_end) return descriptor.step;
+  }
+  return Step{0};
+}
+
+void inspect_ring(const SegmentFile& file, Inspection& found) {
+  constexpr int kTries = 1000;  // no worker fills a ring in the time of one, again and again
+  const auto depth = static_cast<std::uint64_t>(found.endpoint->ring_depth);
+  found.waiting = waiting_now(file, depth);
+  for (int tries = 0; tries < kTries; ++tries) {
+    if (const auto step = try_last_step(file, depth)) {
+      found.last_step = *step;
       return;
     }
   }
+  throw MismatchError("records are handed over faster than any worker does");
 }
 
 }  // namespace
 
-Endpoint endpoint_of(const SegmentInfo& segment) {
-  return checked_endpoint(SegmentFile(segment.name), segment);
+Endpoint endpoint_of(const SegmentFile& file) {
+  const Kind kind = kind_of(file);
+  if (kind != Kind::other) return checked_endpoint(file, kind);
+  throw TimeoutError(fmt::format("{} is still being made: ask again", file.name()));
 }
 
 Inspection inspect(const SegmentInfo& segment) {
@@ -107,18 +173,13 @@ Inspection inspect(const SegmentInfo& segment) {
   if (segment.owner == SegmentInfo::Owner::unknown || segment.kind == Kind::wire) return found;
   try {
     const SegmentFile file(segment.name);
-    if (segment.kind == Kind::other) {
-      const auto magic = file.bytes() < sizeof(std::uint64_t) ? 0 : file.at<std::uint64_t>(0);
-      if (magic != 0) throw MismatchError(fmt::format("unknown magic {:#018x}", magic));
-      return found;
-    }
-    found.endpoint = checked_endpoint(file, segment);
-    segment.kind == Kind::ring ? inspect_ring(file, found) : inspect_buffer(file, found);
+    found.segment.kind = kind_of(file);
+    if (found.segment.kind == Kind::other) return found;
+    found.endpoint = checked_endpoint(file, found.segment.kind);
+    found.segment.kind == Kind::ring ? inspect_ring(file, found) : inspect_buffer(file, found);
   } catch (const MismatchError& error) {
     found.problem = error.what();
     found.endpoint.reset();
-  } catch (const NotThere& error) {
-    found.problem = "was removed meanwhile";
   }
   return found;
 }

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "segment_file.h"
+
 namespace moetap::tool {
 
 struct Inspection {
@@ -26,12 +28,14 @@ struct Inspection {
   std::uint64_t waiting = 0;  // records of a ring that its reader has not taken
 };
 
-// Reads, and changes nothing. SystemError only.
+// Reads, and changes nothing. What it is now counts, not what it was when it was found. NotThere if
+// it has been removed.
 Inspection inspect(const SegmentInfo& segment);
 
-// The endpoint that a segment is of: the instance and rank come from its name, all else from its
-// control block. MismatchError that says what cannot be.
-Endpoint endpoint_of(const SegmentInfo& segment);
+// The endpoint that a native buffer or a ring is of: the instance and rank come from its name, all
+// else from its control block. MismatchError that says what cannot be; TimeoutError if it is still
+// being made.
+Endpoint endpoint_of(const SegmentFile& file);
 
 nlohmann::json to_json(const Inspection& inspection);
 std::string to_text(const Inspection& inspection);

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "inspection.h"
@@ -33,6 +32,32 @@ void count(std::span<const std::byte> row, const ModelShape& shape, std::vector<
   }
 }
 
+// Every n-th of the slots that it is given, at most so many, whatever their number.
+class EvenSample {
+ public:
+  explicit EvenSample(std::size_t most) : most_(most) {}
+
+  void add(Slot slot) {
+    if (count_++ % stride_ != 0) return;
+    if (slots_.size() == most_) {
+      for (std::size_t i = 0; 2 * i < slots_.size(); ++i) slots_[i] = slots_[2 * i];
+      slots_.resize((most_ + 1) / 2);
+      stride_ *= 2;
+      if ((count_ - 1) % stride_ != 0) return;
+    }
+    slots_.push_back(slot);
+  }
+
+  std::size_t count() const { return count_; }
+  const std::vector<Slot>& slots() const { return slots_; }
+
+ private:
+  std::size_t most_;
+  std::size_t stride_ = 1;
+  std::size_t count_ = 0;
+  std::vector<Slot> slots_;
+};
+
 }  // namespace
 
 LiveSegment::LiveSegment(const SegmentInfo& segment) : segment_(segment) { look(); }
@@ -40,8 +65,8 @@ LiveSegment::LiveSegment(const SegmentInfo& segment) : segment_(segment) { look(
 Activity LiveSegment::look() {
   Activity activity{.name = segment_.name, .ring = segment_.kind == SegmentInfo::Kind::ring};
   try {
-    if (!endpoint_) endpoint_ = endpoint_of(segment_);
     if (!file_) file_ = std::make_unique<SegmentFile>(segment_.name);
+    if (!endpoint_) endpoint_ = endpoint_of(*file_);
     if (file_->owner_pid() == 0) throw TimeoutError("its worker has died or ended");
     const Inspection found = activity.ring ? inspect(segment_) : Inspection{};
     activity.problem = found.problem;
@@ -66,30 +91,28 @@ void LiveSegment::look_at_buffer(Activity& activity) {
   activity.last_step = reader_->last_step();
   if (activity.last_step <= last_step_) return;
   const StepWindow window{last_step_ + 1, activity.last_step};
-  std::vector<Slot> newer;
-  const std::vector<Step> stamps = read_stamps(*file_, endpoint_->num_slots);
-  for (std::size_t slot = 0; slot < stamps.size(); ++slot) {
-    if (row_state(stamps[slot], window) == RowState::present) {
-      newer.push_back(static_cast<Slot>(slot));
+  EvenSample newer(kSample);
+  for_each_stamps(*file_, endpoint_->num_slots, [&](Slot first, std::span<const Step> stamps) {
+    for (std::size_t i = 0; i < stamps.size(); ++i) {
+      if (row_state(stamps[i], window) == RowState::present) {
+        newer.add(first + static_cast<Slot>(i));
+      }
     }
-  }
-  activity.rows = newer.size();
-  sample(newer, window, activity);
+  });
+  activity.rows = newer.count();
+  sample(newer.slots(), window, activity);
 }
 
-// Rows that are spread evenly over those that are newer, so that one lock's hold is short.
 void LiveSegment::sample(const std::vector<Slot>& slots, StepWindow window, Activity& activity) {
   const ModelShape& shape = endpoint_->shape;
   for (const int layer : shape.moe_layers()) {
     activity.load.push_back(
         {layer, std::vector<std::uint64_t>(static_cast<std::size_t>(shape.num_experts()))});
   }
-  std::vector<Slot> some(std::min(slots.size(), kSample));
-  for (std::size_t i = 0; i < some.size(); ++i) some[i] = slots[i * slots.size() / some.size()];
-  std::vector<std::byte> rows(some.size() * shape.row_bytes());
-  std::vector<RowState> states(some.size());
-  reader_->read(some, {&window, 1}, rows, states);
-  for (std::size_t i = 0; i < some.size(); ++i) {
+  std::vector<std::byte> rows(slots.size() * shape.row_bytes());
+  std::vector<RowState> states(slots.size());
+  reader_->read(slots, {&window, 1}, rows, states);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
     if (states[i] != RowState::present) continue;
     ++activity.sampled;
     count(std::span(rows).subspan(i * shape.row_bytes(), shape.row_bytes()), shape, activity.load);

@@ -26,7 +26,7 @@ struct Activity {
   Step last_step = 0;
   std::uint64_t rows = 0;  // a buffer's that are newer: of rows written twice, once
   std::uint64_t waiting = 0;
-  // Of at most kSample of those rows, read under the lock.
+  // Of at most kSample of those rows, spread evenly, so that one lock's hold is short.
   std::uint64_t sampled = 0;
   std::vector<LayerLoad> load{};
 };

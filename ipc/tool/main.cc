@@ -2,11 +2,17 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <charconv>
+#include <csignal>
+#include <cstdio>
 #include <exception>
 #include <functional>
+#include <limits>
+#include <sstream>
 #include <string>
 
 #include "commands.h"
+#include "output.h"
 #include "text.h"
 
 namespace {
@@ -27,12 +33,14 @@ its segments. Each command prints text for people, or with --json one JSON objec
 constexpr const char* kFooter = R"(
 EXIT STATUS
   0  done; watch: also when it was interrupted
-  1  the system refused something; the message says what
+  1  the system refused something, also to take all of the output; the message says what
   2  wrong usage: an option, a name or a value that cannot be
   3  there is no segment or instance of that name
   4  a segment holds what no worker of this version writes (inspect reports all others too)
   5  dump: rows that were asked for are not all present; nothing was written
   6  a lock was not free in time, or a segment changed hands meanwhile
+  A signal that ends it shows in a shell as 128 and its number: 141 (SIGPIPE) when output goes to
+  a pipe that nobody reads any more, 130 (SIGINT) and 143 (SIGTERM) for all but watch.
 
 EXAMPLES
   moetap inspect
@@ -53,13 +61,17 @@ second and how often each expert of each layer was picked, against an even load:
 none to twice that (" .:-=+*#%@" where output is no terminal or NO_COLOR is set). Rows that were
 written twice between two looks count once. The load is that of at most 2048 of the new rows,
 which it reads as any reader does: under the shared lock, letting the worker go first, and giving
-up after 100 ms. Of a ring only the counters can be seen: its rows are for its one reader.)";
+up after 100 ms. Of a ring only the counters can be seen: its rows are for its one reader.
+SIGHUP, SIGINT and SIGTERM end it, with status 0, also in a report that nobody takes.)";
 
 constexpr const char* kDump =
     R"(Writes rows of a slot buffer to a NumPy file of shape (slots, layers, top_k), and the state
 of each to FILE.states.npy (uint8: 0 present, 1 missing, 2 stale, 3 clobbered). A living worker's
 are read under the shared lock; a dead one's as they lie. Unless --missing is given, nothing is
-written if any row is not present.)";
+written if any row is not present. Both files have mode 0600 and are there whole or not at all:
+written beside their names and then moved there, over earlier ones; after an error or SIGHUP,
+SIGINT or SIGTERM nothing of them is left. A name that is a symbolic link, or anything else than
+a plain file, is refused.)";
 
 constexpr const char* kPlan =
     R"(Says what an endpoint takes, for each transport: bytes on the device, of pinned memory, in
@@ -72,6 +84,23 @@ constexpr const char* kGc =
 is alive while it holds a lock that the kernel releases at its death, whatever its pid, so that
 workers in other containers are left alone. Wire-compatible buffers are never removed: a vLLM
 process, which holds no such lock, may be using one. Workers do the same when they start.)";
+
+constexpr std::int64_t kAnyNumber = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kHour = 3'600'000;
+
+// CLI11's own conversion takes octal numbers, and the largest for what is larger.
+std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t least,
+                          std::int64_t most) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && value >= least && value <= most) {
+    return value;
+  }
+  const std::string range = most == kAnyNumber ? fmt::format("{} or more", least)
+                                               : fmt::format("from {} to {}", least, most);
+  throw CLI::ValidationError(
+      option, fmt::format("it is '{}', but must be a whole number, {}", text, range));
+}
 
 class Program {
  public:
@@ -89,12 +118,10 @@ class Program {
 
   int run(int argc, char** argv) {
     try {
-      app.parse(argc, argv);
+      return parsed(argc, argv) ? chosen() : kDone;
     } catch (const CLI::ParseError& error) {
-      return app.exit(error) == 0 ? kDone : kUsage;
-    }
-    try {
-      return chosen();
+      std::fputs(usage_error(error).c_str(), stderr);
+      return kUsage;
     } catch (const std::exception& error) {
       const ExitStatus status = status_of_exception();
       std::fprintf(stderr, "moetap: %s\n", printable(error.what()).c_str());
@@ -103,6 +130,33 @@ class Program {
   }
 
  private:
+  // False if it has printed what was asked for.
+  bool parsed(int argc, char** argv) {
+    try {
+      app.parse(argc, argv);
+      return true;
+    } catch (const CLI::Success& asked) {
+      std::ostringstream text;
+      app.exit(asked, text);
+      print(text.str());
+      return false;
+    }
+  }
+
+  std::string usage_error(const CLI::Error& error) const {
+    std::string text = printable(error.what());
+    if (app.get_subcommands().empty()) {
+      std::string names;
+      for (const CLI::App* sub : app.get_subcommands(nullptr)) {
+        names += (names.empty() ? "" : ", ") + sub->get_name();
+      }
+      const auto rest = app.remaining();
+      text = rest.empty() ? fmt::format("a command is missing: {}", names)
+                          : fmt::format("there is no command '{}': {}", printable(rest[0]), names);
+    }
+    return fmt::format("moetap: {}\nRun with --help for more information.\n", text);
+  }
+
   template <class Options>
   CLI::App* add(const char* name, const char* text, Options& options,
                 ExitStatus (*command)(const Options&)) {
@@ -113,6 +167,16 @@ class Program {
     return sub;
   }
 
+  template <class Value>
+  static CLI::Option* add_number(CLI::App* sub, const std::string& name, Value& value,
+                                 const std::string& text, std::int64_t most = kAnyNumber,
+                                 std::int64_t least = 1) {
+    const auto set = [=, &value](const std::string& given) {
+      value = Value(whole_number(name, given, least, most));
+    };
+    return sub->add_option_function<std::string>(name, set, text)->type_name("INT");
+  }
+
   void add_inspect() {
     add("inspect", kInspect, inspect, inspect_command)
         ->add_option("NAME", inspect.name, "a segment or an instance; all if left out");
@@ -121,14 +185,9 @@ class Program {
   void add_watch() {
     CLI::App* sub = add("watch", kWatch, watch, watch_command);
     sub->add_option("NAME", watch.name, "a segment or an instance; all if left out");
-    sub->add_option("--interval", interval, "milliseconds between two reports")
-        ->check(CLI::Range(1, 3'600'000))
-        ->capture_default_str()
-        ->each([this](const std::string& text) {
-          watch.interval = std::chrono::milliseconds(std::stol(text));
-        });
-    sub->add_option("--count", watch.count, "end after so many reports")
-        ->check(CLI::PositiveNumber);
+    add_number(sub, "--interval", watch.interval, "milliseconds between two reports", kHour)
+        ->default_str("1000");
+    add_number(sub, "--count", watch.count, "end after so many reports");
     sub->add_flag_callback(
         "--once", [this] { watch.count = 1; }, "the same as --count 1");
   }
@@ -143,32 +202,31 @@ class Program {
                     "of ids: uint8, uint16, int16, int32 or int64; else the narrowest");
     sub->add_flag("--missing", dump.missing,
                   "write rows that are not present too, all -1 (int16 unless --type is given)");
-    sub->add_option("--first-step", dump.first_step, "rows of earlier steps are stale")
-        ->capture_default_str();
-    sub->add_option("--last-step", dump.last_step, "rows of later steps are clobbered");
-    sub->add_option("--limit", limit, "milliseconds to wait for the lock")
-        ->check(CLI::Range(0, 3'600'000))
-        ->capture_default_str()
-        ->each([this](const std::string& text) {
-          dump.limit = std::chrono::milliseconds(std::stol(text));
-        });
+    add_number(sub, "--first-step", dump.first_step, "rows of earlier steps are stale")
+        ->default_str("1");
+    add_number(sub, "--last-step", dump.last_step, "rows of later steps are clobbered");
+    add_number(sub, "--limit", dump.limit, "milliseconds to wait for the lock", kHour, 0)
+        ->default_str("2000");
   }
 
   void add_plan() {
     CLI::App* sub = add("plan", kPlan, plan, plan_command);
+    constexpr std::int64_t kMost = std::numeric_limits<int>::max();
     sub->add_option("--config", plan.config, "the model's config.json");
     sub->add_option("--model", plan.model, "or the name of a known model");
-    sub->add_option("--layers", plan.layers, "or its MoE layers, with --top-k and --experts");
-    sub->add_option("--top-k", plan.top_k, "experts that the router picks for a token");
-    sub->add_option("--experts", plan.experts, "experts of a layer");
-    sub->add_option("--tokens", plan.tokens, "the most tokens of a step")->capture_default_str();
-    sub->add_option("--blocks", plan.blocks, "KV blocks of a rank (anchor group)")->required();
-    sub->add_option("--block-size", plan.block_size, "tokens of a block")->capture_default_str();
-    sub->add_option("--ranks", plan.ranks, "data-parallel ranks")->capture_default_str();
-    sub->add_option("--ring-depth", plan.ring_depth, "steps that may wait for the scheduler")
-        ->capture_default_str();
-    sub->add_option("--staging-depth", plan.staging_depth, "snapshots that may wait for their copy")
-        ->capture_default_str();
+    add_number(sub, "--layers", plan.layers, "or its MoE layers, with --top-k and --experts",
+               kMost);
+    add_number(sub, "--top-k", plan.top_k, "experts that the router picks for a token", kMost);
+    add_number(sub, "--experts", plan.experts, "experts of a layer", kMost);
+    add_number(sub, "--tokens", plan.tokens, "the most tokens of a step")->default_str("8192");
+    add_number(sub, "--blocks", plan.blocks, "KV blocks of a rank (anchor group)")->required();
+    add_number(sub, "--block-size", plan.block_size, "tokens of a block", kMost)->default_str("16");
+    add_number(sub, "--ranks", plan.ranks, "data-parallel ranks", kMost)->default_str("1");
+    add_number(sub, "--ring-depth", plan.ring_depth, "steps that may wait for the scheduler", kMost)
+        ->default_str("4");
+    add_number(sub, "--staging-depth", plan.staging_depth, "snapshots that may wait for their copy",
+               kMost)
+        ->default_str("2");
   }
 
   void add_gc() {
@@ -182,11 +240,13 @@ class Program {
   DumpOptions dump;
   PlanOptions plan;
   GcOptions gc;
-  int interval = 1000;
-  int limit = 2000;
   std::function<int()> chosen;
 };
 
 }  // namespace
 
-int main(int argc, char** argv) { return Program().run(argc, argv); }
+int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error, which removes it
+  occupy_standard_descriptors();
+  return Program().run(argc, argv);
+}

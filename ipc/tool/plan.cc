@@ -7,11 +7,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <cstdio>
 #include <vector>
 
 #include "commands.h"
 #include "native_layout.h"
+#include "output.h"
 #include "ring.h"
 #include "text.h"
 #include "wanted_tokens.h"
@@ -44,14 +44,9 @@ ModelShape shape_of(const PlanOptions& options) {
 }
 
 Endpoint endpoint_of(const PlanOptions& options) {
-  if (options.block_size < 1 || options.blocks < 1 ||
-      options.blocks > std::numeric_limits<std::int64_t>::max() / options.block_size) {
-    throw ArgumentError(fmt::format("{} blocks of {} tokens: both must be 1 or more",
+  if (options.blocks > std::numeric_limits<std::int64_t>::max() / options.block_size) {
+    throw ArgumentError(fmt::format("{} blocks of {} tokens: more than there are numbers for",
                                     options.blocks, options.block_size));
-  }
-  if (options.staging_depth < 1) {
-    throw ArgumentError(
-        fmt::format("--staging-depth {}: must be 1 or more", options.staging_depth));
   }
   Endpoint endpoint{.instance = "plan",
                     .dp_rank = options.ranks - 1,
@@ -130,9 +125,8 @@ nlohmann::json to_json(const Endpoint& endpoint, const std::vector<Transport>& a
 ExitStatus plan_command(const PlanOptions& options) {
   const Endpoint endpoint = endpoint_of(options);
   const auto all = transports(endpoint, options.staging_depth);
-  std::fputs(options.json ? (to_json(endpoint, all, options.ranks).dump() + '\n').c_str()
-                          : to_text(endpoint, all, options.ranks).c_str(),
-             stdout);
+  print(options.json ? to_json(endpoint, all, options.ranks).dump() + '\n'
+                     : to_text(endpoint, all, options.ranks));
   return kDone;
 }
 

@@ -7,7 +7,8 @@
 #include <sys/types.h>
 
 #include <cstddef>
-#include <memory>
+#include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -24,7 +25,12 @@ class SegmentFile {
   SegmentFile& operator=(const SegmentFile&) = delete;
 
   const std::string& name() const { return name_; }
-  std::size_t bytes() const { return bytes_; }
+  // As they are now.
+  struct Size {
+    std::size_t bytes = 0;
+    std::size_t there = 0;  // of them, in memory: less of a sparse file
+  };
+  Size size() const;
 
   pid_t owner_pid() const;  // of its living owner; 0 if there is none
 
@@ -42,11 +48,13 @@ class SegmentFile {
  private:
   std::string name_;
   int fd_;
-  std::size_t bytes_ = 0;
 };
 
-// The stamps of a native buffer of so many slots: for each the step that wrote its row, 0 for none.
-std::vector<Step> read_stamps(const SegmentFile& file, std::int64_t num_slots);
+// Stamps of a native buffer: the step that wrote a slot's row, 0 for none. Of all of so many slots,
+// a piece at a time with the piece's first slot; and of these slots.
+void for_each_stamps(const SegmentFile& file, std::int64_t num_slots,
+                     const std::function<void(Slot, std::span<const Step>)>& use);
+std::vector<Step> stamps_of(const SegmentFile& file, std::span<const Slot> slots);
 
 // The rows of these slots (narrow ids), as they are.
 void read_rows(const SegmentFile& file, std::int64_t num_slots, std::size_t row_bytes,

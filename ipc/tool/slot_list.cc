@@ -7,6 +7,8 @@
 #include <charconv>
 #include <numeric>
 
+#include "slot_lists.h"
+
 namespace moetap::tool {
 namespace {
 
@@ -48,6 +50,19 @@ std::vector<Slot> parse_slots(std::string_view text, std::int64_t num_slots) {
     append(first, last);
   }
   return slots;
+}
+
+std::string to_text(std::span<const Slot> slots) {
+  constexpr std::size_t kShown = 8;
+  std::string text;
+  for (std::size_t shown = 0; !slots.empty(); ++shown) {
+    if (shown == kShown) return text + ", ...";
+    const std::size_t run = run_length(slots);
+    text += fmt::format("{}{}", shown == 0 ? "" : ", ", slots[0]);
+    if (run > 1) text += fmt::format("-{}", slots[run - 1]);
+    slots = slots.subspan(run);
+  }
+  return text;
 }
 
 }  // namespace moetap::tool

@@ -1,18 +1,17 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <list>
 
 #include "commands.h"
+#include "interrupts.h"
 #include "live_segment.h"
+#include "output.h"
 #include "selection.h"
 #include "text.h"
 
@@ -20,30 +19,6 @@ namespace moetap::tool {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Turns SIGINT and SIGTERM into an answer of sleep().
-class Interrupts {
- public:
-  Interrupts() {
-    sigemptyset(&signals_);
-    sigaddset(&signals_, SIGINT);
-    sigaddset(&signals_, SIGTERM);
-    sigprocmask(SIG_BLOCK, &signals_, nullptr);
-  }
-  // False if a signal came meanwhile.
-  bool sleep(std::chrono::nanoseconds pause) const {
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(pause);
-    const timespec limit{seconds.count(), (pause - seconds).count()};
-    int signal = 0;
-    do {
-      signal = sigtimedwait(&signals_, nullptr, &limit);
-    } while (signal < 0 && errno == EINTR);
-    return signal < 0;
-  }
-
- private:
-  sigset_t signals_{};
-};
 
 struct Screen {
   bool terminal = isatty(STDOUT_FILENO) != 0;
@@ -152,9 +127,9 @@ ExitStatus watch_command(const WatchOptions& options) {
     const auto now = Clock::now();
     const std::string text = watch.report(std::chrono::duration<double>(now - last).count());
     last = now;
-    std::fputs(text.c_str(), stdout);
-    if (std::fflush(stdout) != 0) throw SystemError(errno, "cannot write the report");
+    if (!print(text, interrupts)) break;
   }
+  interrupts.forget();
   return kDone;
 }
 

@@ -2,12 +2,15 @@
 #include <moetap/routes_json.h>
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,8 +27,10 @@ using test::Slots;
 
 class Dump : public test::ToolTest {
  protected:
-  std::string file = directory.path() / "rows.npy";
-  std::string states_file = directory.path() / "rows.states.npy";
+  test::TemporaryDirectory output;
+  std::filesystem::path output_directory = output.path();
+  std::string file = output_directory / "rows.npy";
+  std::string states_file = output_directory / "rows.states.npy";
 
   std::vector<std::string> command(const std::string& slots,
                                    const std::vector<std::string>& more = {}) const {
@@ -62,9 +67,15 @@ class Dump : public test::ToolTest {
     }
   }
 
-  void expect_nothing_written() const {
-    EXPECT_FALSE(std::filesystem::exists(file));
-    EXPECT_FALSE(std::filesystem::exists(states_file));
+  void expect_nothing_written() const { EXPECT_EQ(files(), std::set<std::string>{}); }
+
+  // What there is beside the lock files.
+  std::set<std::string> files() const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(output_directory)) {
+      names.insert(entry.path().filename());
+    }
+    return names;
   }
 };
 
@@ -133,6 +144,97 @@ TEST_F(Dump, OfWhatCannotBeIsWrongUsage) {
   expect_nothing_written();
 }
 
+TEST_F(Dump, NamesTheSlotsWhoseRowsAreNotPresent) {
+  const Worker worker(endpoint, {{40, 41}, {1}});
+  const Result missing = dump("40,9-11,63");
+  EXPECT_EQ(missing.status, 5);
+  EXPECT_TRUE(contains(missing.output, "4 missing (slots 9-11, 63)")) << missing.output;
+  const Result mixed = dump("1,5,40,41", {"--first-step", "2"});
+  EXPECT_TRUE(contains(mixed.output, "1 missing (slots 5)")) << mixed.output;
+  EXPECT_TRUE(contains(mixed.output, "2 stale (slots 40-41)")) << mixed.output;
+}
+
+TEST_F(Dump, WritesFilesForItsUserOnly) {
+  const Worker worker(endpoint, {{1}});
+  std::ofstream(file) << "what another dump left";
+  std::filesystem::permissions(file, std::filesystem::perms(0644));
+  EXPECT_EQ(dump("1").status, 0);
+  for (const std::string& made : {file, states_file}) {
+    EXPECT_EQ(std::filesystem::status(made).permissions(), std::filesystem::perms(0600)) << made;
+  }
+  expect_rows({{1, 1}});
+  EXPECT_EQ(files(), (std::set<std::string>{"rows.npy", "rows.states.npy"}));
+}
+
+TEST_F(Dump, WritesOverNothingButFiles) {
+  const Worker worker(endpoint, {{1}});
+  const std::string precious = output_directory / "precious";
+  std::ofstream(precious) << "precious";
+  for (const std::string& target : {file, states_file}) {
+    const auto expect_refused = [&](const std::string& what) {
+      const Result result = dump("1");
+      EXPECT_EQ(result.status, 2) << result.output;
+      EXPECT_TRUE(contains(result.output, target)) << result.output;
+      EXPECT_TRUE(contains(result.output, what)) << result.output;
+      EXPECT_EQ(content(precious), "precious");
+      EXPECT_EQ(files().size(), 2u) << testing::PrintToString(files());
+      std::filesystem::remove(target);
+    };
+    std::filesystem::create_symlink("precious", target);
+    expect_refused("symbolic link");
+    std::filesystem::create_symlink("nothing", target);
+    expect_refused("symbolic link");
+    std::filesystem::create_directory(target);
+    expect_refused("no plain file");
+    ASSERT_EQ(mkfifo(target.c_str(), 0600), 0);
+    expect_refused("no plain file");
+  }
+}
+
+// A file may not grow beyond 1 KiB here, as on a disk that is full.
+TEST_F(Dump, LeavesWhatWasThereWhereItCannotWriteAll) {
+  const Worker worker(endpoint, {{1}});
+  const auto limited = [&] {
+    test::ToolInto tool(STDOUT_FILENO,
+                        {"/bin/sh", "-c", "ulimit -f 2; exec \"$0\" \"$@\"", MOETAP_TOOL},
+                        command("all", {"--missing", "--type", "int64"}));
+    return tool.join();
+  };
+  EXPECT_EQ(limited(), 1);
+  expect_nothing_written();
+  EXPECT_EQ(dump("1").status, 0);
+  const auto rows = content(file);
+  const auto states = content(states_file);
+  EXPECT_EQ(limited(), 1);
+  EXPECT_EQ(content(file), rows);
+  EXPECT_EQ(content(states_file), states);
+  EXPECT_EQ(files().size(), 2u);
+}
+
+TEST_F(Dump, LeavesNothingWhenItIsInterrupted) {
+  endpoint.num_slots = 1 << 20;
+  const Worker worker(endpoint, {{1}});
+  const test::Descriptor null("/dev/null");
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    int status = 0;
+    for (int tries = 0; tries < 100 && status == 0; ++tries) {  // one may be too fast
+      test::ToolInto tool(null.get(), command("all", {"--missing", "--type", "int64"}));
+      for (int waited = 0; files().empty() && waited < test::kPatienceMs * 10; ++waited) {
+        usleep(100);
+      }
+      ::kill(tool.pid(), signal);
+      status = tool.join();
+      if (status == 0) {
+        EXPECT_EQ(files(), (std::set<std::string>{"rows.npy", "rows.states.npy"}));
+        std::filesystem::remove(file);
+        std::filesystem::remove(states_file);
+      }
+    }
+    EXPECT_EQ(status, -signal);
+    expect_nothing_written();
+  }
+}
+
 TEST_F(Dump, SaysWhatElseWentWrongByItsStatus) {
   EXPECT_EQ(dump("1").status, 3) << "no such segment";
   const Worker worker(endpoint, {{1}});
@@ -142,7 +244,7 @@ TEST_F(Dump, SaysWhatElseWentWrongByItsStatus) {
   EXPECT_EQ(busy.status, 6) << busy.output;
   EXPECT_TRUE(contains(busy.output, std::to_string(getpid()))) << "the holder";
   lock.unlock();
-  file = directory.path() / "no such directory" / "rows.npy";
+  file = output_directory / "no such directory" / "rows.npy";
   EXPECT_EQ(dump("1").status, 1) << "cannot be written";
 }
 

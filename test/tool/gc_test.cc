@@ -79,7 +79,25 @@ TEST(Tool, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(run_tool({"fix"}).status, 2);
   EXPECT_EQ(run_tool({"inspect", "--fix"}).status, 2);
   EXPECT_EQ(run_tool({"watch", "--interval", "0"}).status, 2);
-  EXPECT_EQ(run_tool({"watch", "--count", "0"}).status, 2);
+}
+
+TEST(Tool, SaysWhatItWouldTakeInstead) {
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"frob"}, {"frob", "--json"}, {"--frob"}, {}}) {
+    const Result result = run_tool(command);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_TRUE(contains(result.output, "inspect, watch, dump, plan, gc")) << result.output;
+  }
+  EXPECT_TRUE(contains(run_tool({"frob"}).output, "'frob'"));
+  EXPECT_TRUE(contains(run_tool({"fr\x1b[2Job"}).output, "'fr\\x1b[2Job'"));
+  const Result own = run_tool({"inspect", "engine", "frob"});
+  EXPECT_EQ(own.status, 2);
+  EXPECT_FALSE(contains(own.output, "inspect, watch")) << own.output;
+  for (const char* count : {"0", "-1", "x", "99999999999999999999"}) {
+    const Result result = run_tool({"watch", "--count", count});
+    EXPECT_EQ(result.status, 2) << count;
+    EXPECT_TRUE(contains(result.output, "1 or more")) << result.output;
+  }
 }
 
 }  // namespace

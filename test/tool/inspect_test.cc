@@ -4,12 +4,14 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <limits>
 #include <string>
 
+#include "claim.h"
 #include "native_layout.h"
 #include "ring.h"
 #include "step_records.h"
@@ -206,6 +208,56 @@ TEST_F(InspectLies, ABufferThatWasCutShortIsNamed) {
     EXPECT_EQ(result.status, left < 8 ? 0 : 4) << result.output;
     worker.kill();
   }
+}
+
+// 2^32 slots in a sparse file: its size fits what it says, and nothing of it is there.
+TEST_F(InspectLies, ASparseSegmentIsNamedAndAllOthersAreListed) {
+  const Worker worker(endpoint, {{1, 2, 3}});
+  Endpoint third = endpoint;
+  third.dp_rank = 2;
+  const Worker other(third, {{1}});
+  Endpoint hostile = endpoint;
+  hostile.dp_rank = 1;
+  hostile.num_slots = std::int64_t{1} << 32;
+  const test::Descriptor file(
+      shm_open(buffer_name(hostile).c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
+  ASSERT_TRUE(try_claim(file.get(), Role::owner, "the hostile one"));  // nobody removes it
+  ShmControl control{};
+  control.head.publish(hostile, kShmMagic, kShmVersion);
+  ASSERT_EQ(pwrite(file.get(), &control, sizeof control, 0), ssize_t{sizeof control});
+  ASSERT_EQ(ftruncate(file.get(), static_cast<off_t>(native_bytes(hostile))), 0);
+
+  const Result result = run_tool({"inspect", endpoint.instance, "--json"});
+  EXPECT_EQ(result.status, 4) << result.output;
+  const auto found = result.json()["segments"];
+  ASSERT_EQ(found.size(), 3u) << result.output;
+  EXPECT_EQ(found[0]["rows_present"], 3);
+  EXPECT_TRUE(contains(found[1]["problem"].dump(), "are there")) << found[1];
+  EXPECT_EQ(found[2]["rows_present"], 1);
+  const Result text = run_tool({"inspect", endpoint.instance});
+  EXPECT_EQ(text.status, 4);
+  EXPECT_TRUE(contains(text.output, buffer_name(third) + ": shm")) << text.output;
+  const auto dump = [&](const std::string& slots) {
+    return run_tool({"dump", buffer_name(hostile), "--slots", slots, "--missing", "-o",
+                     directory.path() / "rows.npy"});
+  };
+  EXPECT_EQ(dump("all").status, 4);
+  EXPECT_EQ(dump("7").status, 4);
+}
+
+TEST_F(Inspect, TakesNoMoreMemoryForMoreSlots) {
+  const test::Descriptor null("/dev/null");
+  const auto peak_kib = [&](std::int64_t num_slots) {
+    endpoint.num_slots = num_slots;
+    const Worker worker(endpoint, {{static_cast<Slot>(num_slots - 1)}});
+    EXPECT_EQ(inspected(name())["rows_present"], 1);
+    test::ToolInto inspect(null.get(), {"inspect", name()});
+    EXPECT_EQ(inspect.join(), 0);
+    return inspect.peak_kib();
+  };
+  constexpr std::int64_t kMany = 4'000'000;
+  const long few = peak_kib(64);
+  EXPECT_LT(peak_kib(kMany), few + static_cast<long>(kMany * sizeof(Step) / 1024 / 4));
 }
 
 TEST_F(InspectLies, RandomBytesAreReportedAndCrashNothing) {

@@ -4,9 +4,18 @@
 #include <moetap/channel.h>
 #include <moetap/shm_writer.h>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +47,71 @@ inline Result run_tool(std::vector<std::string> arguments) {
   const int status = program.join();
   return {status, program.output()};
 }
+
+// The program with its standard output somewhere else: nowhere if the descriptor is -1. Its
+// messages are lost.
+class ToolInto {
+ public:
+  ToolInto(int output, std::vector<std::string> arguments)
+      : ToolInto(output, std::vector<std::string>{MOETAP_TOOL}, std::move(arguments)) {}
+  // `wrapper` runs the program.
+  ToolInto(int output, std::vector<std::string> wrapper, std::vector<std::string> arguments) {
+    wrapper.insert(wrapper.end(), arguments.begin(), arguments.end());
+    std::vector<char*> command;
+    for (std::string& word : wrapper) command.push_back(word.data());
+    command.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    if (output < 0) {
+      posix_spawn_file_actions_addclose(&actions, STDOUT_FILENO);
+    } else {
+      posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+    }
+    const int error = posix_spawn(&pid_, command[0], &actions, nullptr, command.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (error != 0) throw std::runtime_error("cannot start " + wrapper[0]);
+  }
+  ToolInto(const ToolInto&) = delete;
+  ToolInto& operator=(const ToolInto&) = delete;
+  ~ToolInto() {
+    if (pid_ > 0) ::kill(pid_, SIGKILL), join();
+  }
+
+  pid_t pid() const { return pid_; }
+  long peak_kib() const { return usage_.ru_maxrss; }  // of memory, once it has ended
+
+  // The exit status, or -signal.
+  int join() {
+    const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+    pollfd ended{fd, POLLIN, 0};
+    if (poll(&ended, 1, kPatienceMs) != 1) {
+      ADD_FAILURE() << "does not end";
+      ::kill(pid_, SIGKILL);
+    }
+    close(fd);
+    int status = 0;
+    wait4(std::exchange(pid_, -1), &status, 0, &usage_);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  rusage usage_{};
+};
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  explicit Descriptor(const char* path) : Descriptor(open(path, O_WRONLY | O_CLOEXEC)) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() { close(fd_); }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
 
 class ToolTest : public ShmTest {
  protected:
