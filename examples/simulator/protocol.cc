@@ -11,10 +11,16 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <limits>
+#include <string_view>
 #include <utility>
+
+#include "json_text.h"
 
 namespace demo {
 namespace {
+
+using Json = nlohmann::json;
 
 struct Header {
   Message message;
@@ -104,6 +110,43 @@ void check_spans(const PlanView& plan) {
   all.expect_end();
   known.expect_end();
   blocks.expect_end();
+}
+
+constexpr std::string_view kConfig = "a worker's configuration";
+
+const Json& member(const Json& json, const char* name) {
+  if (json.is_object() && json.contains(name)) return json[name];
+  throw moetap::ArgumentError(fmt::format("{} has no \"{}\"", kConfig, name));
+}
+
+// Of exactly this type: the library would make a number of a truth value.
+const Json& member(const Json& json, const char* name, Json::value_t type) {
+  const Json& value = member(json, name);
+  if (value.type() == type) return value;
+  throw moetap::ArgumentError(fmt::format("\"{}\" of {} is {}, which must be of type {}", name,
+                                          kConfig, moetap::detail::shown(value),
+                                          Json(type).type_name()));
+}
+
+template <class T>
+T whole(const char* name, const Json& value) {
+  using Limits = std::numeric_limits<T>;
+  return static_cast<T>(moetap::detail::integer(name, value, Limits::min(), Limits::max()));
+}
+
+template <class T>
+T number(const Json& json, const char* name) {
+  return whole<T>(name, member(json, name));
+}
+
+bool flag(const Json& json, const char* name) { return member(json, name, Json::value_t::boolean); }
+
+TransportKind transport_named(const Json& name) {
+  for (const TransportKind kind : {TransportKind::shm, TransportKind::device}) {
+    if (name == transport_name(kind)) return kind;
+  }
+  throw moetap::ArgumentError(
+      fmt::format("{} has the transport {}", kConfig, moetap::detail::shown(name)));
 }
 
 }  // namespace
@@ -199,48 +242,53 @@ std::string transport_name(TransportKind kind) {
 
 std::string encode(const WorkerConfig& config) {
   const moetap::Endpoint& e = config.endpoint;
-  return nlohmann::json{{"instance", e.instance},
-                        {"dp_rank", e.dp_rank},
-                        {"dp_size", config.dp_size},
-                        {"block_size", config.block_size},
-                        {"moe_layers", e.shape.moe_layers()},
-                        {"top_k", e.shape.top_k()},
-                        {"num_experts", e.shape.num_experts()},
-                        {"num_slots", e.num_slots},
-                        {"max_tokens", e.max_tokens},
-                        {"ring_depth", e.ring_depth},
-                        {"wire_layout", e.layout == moetap::ShmLayout::wire},
-                        {"limit_ms", e.limit.count()},
-                        {"transport", transport_name(config.transport)},
-                        {"rows_by_request", config.rows_by_request},
-                        {"device", config.device},
-                        {"step_ms", config.step_ms},
-                        {"drafts", config.drafts},
-                        {"reject_rate", config.reject_rate}}
+  return Json{{"instance", e.instance},
+              {"dp_rank", e.dp_rank},
+              {"dp_size", config.dp_size},
+              {"block_size", config.block_size},
+              {"moe_layers", e.shape.moe_layers()},
+              {"top_k", e.shape.top_k()},
+              {"num_experts", e.shape.num_experts()},
+              {"num_slots", e.num_slots},
+              {"max_tokens", e.max_tokens},
+              {"ring_depth", e.ring_depth},
+              {"wire_layout", e.layout == moetap::ShmLayout::wire},
+              {"limit_ms", e.limit.count()},
+              {"transport", transport_name(config.transport)},
+              {"rows_by_request", config.rows_by_request},
+              {"device", config.device},
+              {"step_ms", config.step_ms},
+              {"drafts", config.drafts},
+              {"reject_rate", config.reject_rate}}
       .dump();
 }
 
 WorkerConfig decode_config(const std::string& text) {
-  const auto json = nlohmann::json::parse(text);
+  const Json json = moetap::detail::parse_json(text, kConfig);
   // One by one: g++ 12 destroys members twice when a braced list of them throws half-way.
-  const auto layers = json.at("moe_layers").get<std::vector<int>>();
-  const moetap::ModelShape shape(layers, json.at("top_k"), json.at("num_experts"));
+  std::vector<int> layers;
+  for (const Json& layer : member(json, "moe_layers", Json::value_t::array)) {
+    layers.push_back(whole<int>("moe_layers", layer));
+  }
+  const moetap::ModelShape shape(layers, number<int>(json, "top_k"),
+                                 number<int>(json, "num_experts"));
   WorkerConfig config{.endpoint = {.instance = {}, .shape = shape}};
-  json.at("instance").get_to(config.endpoint.instance);
-  json.at("dp_rank").get_to(config.endpoint.dp_rank);
-  json.at("num_slots").get_to(config.endpoint.num_slots);
-  json.at("max_tokens").get_to(config.endpoint.max_tokens);
-  json.at("ring_depth").get_to(config.endpoint.ring_depth);
-  if (json.at("wire_layout")) config.endpoint.layout = moetap::ShmLayout::wire;
-  config.endpoint.limit = moetap::Milliseconds(json.at("limit_ms").get<std::int64_t>());
-  json.at("dp_size").get_to(config.dp_size);
-  json.at("block_size").get_to(config.block_size);
-  config.transport = json.at("transport") == "shm" ? TransportKind::shm : TransportKind::device;
-  json.at("rows_by_request").get_to(config.rows_by_request);
-  json.at("device").get_to(config.device);
-  json.at("step_ms").get_to(config.step_ms);
-  json.at("drafts").get_to(config.drafts);
-  json.at("reject_rate").get_to(config.reject_rate);
+  moetap::Endpoint& e = config.endpoint;
+  e.instance = member(json, "instance", Json::value_t::string).get<std::string>();
+  e.dp_rank = number<int>(json, "dp_rank");
+  e.num_slots = number<std::int64_t>(json, "num_slots");
+  e.max_tokens = number<std::int64_t>(json, "max_tokens");
+  e.ring_depth = number<int>(json, "ring_depth");
+  if (flag(json, "wire_layout")) e.layout = moetap::ShmLayout::wire;
+  e.limit = moetap::Milliseconds(number<std::int64_t>(json, "limit_ms"));
+  config.dp_size = number<int>(json, "dp_size");
+  config.block_size = number<int>(json, "block_size");
+  config.transport = transport_named(member(json, "transport", Json::value_t::string));
+  config.rows_by_request = flag(json, "rows_by_request");
+  config.device = member(json, "device", Json::value_t::string).get<std::string>();
+  config.step_ms = member(json, "step_ms", Json::value_t::number_float);
+  config.drafts = flag(json, "drafts");
+  config.reject_rate = member(json, "reject_rate", Json::value_t::number_float);
   return config;
 }
 

@@ -80,6 +80,7 @@ struct WorkerConfig {
 };
 
 std::string encode(const WorkerConfig& config);
+// moetap::ArgumentError for any text that encode() does not make.
 WorkerConfig decode_config(const std::string& text);
 
 // A plan as the worker sees it, in the payload that it arrived in.

@@ -13,6 +13,8 @@
 #include <iterator>
 #include <random>
 
+#include "json_text.h"
+
 namespace demo {
 namespace {
 
@@ -79,11 +81,12 @@ Request parse_azure(const Line& line, std::uint64_t index) {
 }
 
 Request parse_mooncake(const Line& line) {
-  const auto json = nlohmann::json::parse(line.text, nullptr, false);
+  const auto json =
+      moetap::detail::parse_json(line.text, fmt::format("{}:{}", line.file, line.number));
   if (!json.is_object()) line.fail("no valid JSON object");
   const auto length = [&](const char* field) {
     const auto value = json.find(field);
-    if (value == json.end() || !value->is_number_integer()) {
+    if (value == json.end() || !moetap::detail::is_integer(*value)) {
       line.fail(fmt::format("'{}' is not there or is not a whole number", field));
     }
     return line.length(field, value->get<std::int64_t>());

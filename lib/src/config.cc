@@ -33,17 +33,9 @@ constexpr std::string_view kDenseFirst[] = {"first_k_dense_replace", "num_dense_
 // Not more than a shape can have; it also keeps a nonsensical file from taking memory.
 constexpr std::int64_t kMaxModelLayers = ModelShape::kMaxLayers;
 
-std::int64_t integer(std::string_view key, const Json& value, std::int64_t least,
-                     std::int64_t most = std::numeric_limits<int>::max()) {
-  const bool fits = value.is_number_integer() &&
-                    (!value.is_number_unsigned() ||
-                     value.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max());
-  if (!fits || value.get<std::int64_t>() < least || value.get<std::int64_t>() > most) {
-    throw ArgumentError(fmt::format("\"{}\" is {}; it must be a whole number from {} to {}", key,
-                                    detail::shown(value), least, most));
-  }
-  return value.get<std::int64_t>();
-}
+constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+
+using detail::integer;
 
 // The part of a configuration that describes the language model.
 class Config {
@@ -60,7 +52,7 @@ class Config {
   }
 
   std::optional<std::int64_t> number(std::string_view key, std::int64_t least,
-                                     std::int64_t most = std::numeric_limits<int>::max()) const {
+                                     std::int64_t most = kMaxInt) const {
     const Json* value = find(key);
     if (!value) return std::nullopt;
     const bool per_layer =  // HunYuan
@@ -70,7 +62,7 @@ class Config {
 
   // Several names for one fact: those that are there must agree.
   std::optional<std::int64_t> number(Names keys, std::int64_t least,
-                                     std::int64_t most = std::numeric_limits<int>::max()) const {
+                                     std::int64_t most = kMaxInt) const {
     std::optional<std::int64_t> result;
     std::string_view source;
     for (const std::string_view key : keys) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -70,6 +71,21 @@ Json parse_json(std::string_view text, std::string_view what) {
   } catch (const Json::exception& error) {  // no JSON, or a number that no type holds
     throw ArgumentError(fmt::format("{}: no valid JSON: {}", what, cut(error.what())));
   }
+}
+
+bool is_integer(const Json& value) {
+  return value.is_number_integer() &&
+         (!value.is_number_unsigned() ||
+          value.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max());
+}
+
+std::int64_t integer(std::string_view name, const Json& value, std::int64_t least,
+                     std::int64_t most) {
+  if (!is_integer(value) || value.get<std::int64_t>() < least || value.get<std::int64_t>() > most) {
+    throw ArgumentError(fmt::format("\"{}\" is {}; it must be a whole number from {} to {}", name,
+                                    shown(value), least, most));
+  }
+  return value.get<std::int64_t>();
 }
 
 std::string shown(const Json& value) { return cut(value.dump(-1, ' ', /*ensure_ascii=*/true)); }

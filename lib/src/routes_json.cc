@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -17,6 +16,7 @@ namespace moetap {
 namespace {
 
 using Json = nlohmann::json;
+using detail::is_integer;
 
 constexpr RowState kNotPresent[] = {RowState::missing, RowState::stale, RowState::clobbered,
                                     RowState::unverified};
@@ -52,13 +52,6 @@ Json parse(std::string_view text) {
     throw ArgumentError(fmt::format("routes that are no JSON object: {}", detail::shown(json)));
   }
   return json;
-}
-
-// Neither a fraction nor a truth value, which the library would convert.
-bool is_integer(const Json& json) {
-  return json.is_number_integer() &&
-         (!json.is_number_unsigned() ||
-          json.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max());
 }
 
 [[noreturn]] void bad_member(const Json& json, const char* name) {

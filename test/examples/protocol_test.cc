@@ -157,14 +157,60 @@ void expect_mismatch(std::span<const std::byte> payload, const std::string& part
   }
 }
 
+const WorkerConfig kConfig{.endpoint = {.instance = "some-instance-with-a-long-name",
+                                        .shape = moetap::ModelShape::uniform(2, 2, 8),
+                                        .num_slots = 16,
+                                        .max_tokens = 8}};
+
+void expect_refused(const std::string& text, const std::string& part) {
+  try {
+    decode_config(text);
+    ADD_FAILURE() << "accepted " << text;
+  } catch (const moetap::ArgumentError& error) {
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
 TEST(Protocol, RefusesAConfigurationWithoutANumber) {
-  std::string text = encode(
-      WorkerConfig{.endpoint = {.instance = "some-instance-with-a-long-name",
-                                .shape = moetap::ModelShape::uniform(2, 2, 8),
-                                .num_slots = 16,
-                                .max_tokens = 8},
-                   .step_ms = std::numeric_limits<double>::quiet_NaN()});  // JSON has no NaN: null
-  EXPECT_THROW(decode_config(text), nlohmann::json::exception);
+  WorkerConfig config = kConfig;
+  config.step_ms = std::numeric_limits<double>::quiet_NaN();  // JSON has no NaN: null
+  expect_refused(encode(config), "\"step_ms\"");
+}
+
+TEST(Protocol, RefusesAConfigurationWithAMemberOfAnotherKind) {
+  const auto good = nlohmann::json::parse(encode(kConfig));
+  for (const auto& [name, value] : good.items()) {
+    for (const char* other :
+         {"null", "{}", "[1]", "\"shn\"", "0.5", "1e300", "true", "-1", "18446744073709551615"}) {
+      auto json = good;
+      json[name] = nlohmann::json::parse(other);
+      if (json[name].type() == value.type()) continue;
+      if (json[name].is_number_integer() && value.is_number_integer()) continue;
+      expect_refused(json.dump(), name);
+    }
+    auto json = good;
+    json.erase(name);
+    expect_refused(json.dump(), name);
+  }
+  auto json = good;
+  json["top_k"] = 18446744073709551615U;
+  expect_refused(json.dump(), "top_k");
+  json["top_k"] = std::int64_t{1} << 32;
+  expect_refused(json.dump(), "top_k");
+  json = good;
+  json["transport"] = "shn";
+  expect_refused(json.dump(), "transport");
+}
+
+TEST(Protocol, ReadsAConfigurationAsStrictlyAsAnyOtherJson) {
+  const std::string good = encode(kConfig);
+  EXPECT_NO_THROW(decode_config(good));
+  expect_refused("", "no valid JSON");
+  expect_refused("[]", "has no");
+  expect_refused("{\"top_k\": 3, " + good.substr(1), "twice");
+  expect_refused(
+      "{\"x\": " + std::string(100'000, '[') + std::string(100'000, ']') + ", " + good.substr(1),
+      "nested");
 }
 
 TEST(Protocol, RefusesAPlanWhoseSizesContradictEachOther) {

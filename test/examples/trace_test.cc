@@ -107,6 +107,17 @@ TEST(Trace, NamesFileAndLineOfABrokenLine) {
                "the.trace:3: hash_ids has 1 ids; input_length 513 makes 2 blocks");
 }
 
+TEST(Trace, ReadsItsJsonAsStrictlyAsAnyOther) {
+  const std::string rest = R"("output_length": 1, "hash_ids": [1])";
+  expect_error(kMooncake + R"({"input_length": 9, "input_length": 8, )" + rest + "}",
+               "the.trace:3: JSON with an object that has the key \"input_length\" twice");
+  expect_error(kMooncake + R"({"input_length": 9, "x": )" + std::string(100'000, '[') +
+                   std::string(100'000, ']') + ", " + rest + "}",
+               "the.trace:3: JSON that is nested");
+  expect_error(kMooncake + R"({"input_length": 18446744073709551615, )" + rest + "}",
+               "the.trace:3: 'input_length'");
+}
+
 // A broken line behind the requests that are used is an error too: the trace is not what it seems.
 TEST(Trace, ChecksLinesThatItDoesNotUse) {
   const std::string message = error_of(kAzure + "broken\n", 1);
