@@ -33,6 +33,22 @@ class FullRingTest : public test::EndpointTest {
  protected:
   FullRingTest() { endpoint.ring_depth = 2; }
 
+  // A scheduler's: it has the worker's first step.
+  std::unique_ptr<SlotReadTransport> make_reader() const {
+    auto reader = make_device_reader(endpoint);
+    reader->wait_for(1, kPatience);
+    return reader;
+  }
+  // A scheduler's and the worker's: one has done its part, and waits for the other's.
+  void done() {
+    ready.raise();
+    go.wait();
+  }
+  void go_on() {
+    go.raise();
+    ready.wait();
+  }
+
   static Lease lend(SlotReadTransport& reader, const std::string& holder) {
     const std::vector<Slot> slots{3};
     const StepWindow any;
@@ -46,9 +62,13 @@ class FullRingTest : public test::EndpointTest {
     impatient.limit = Milliseconds(20);
     return ChannelProducer(impatient);
   }
-  void send(ChannelProducer& worker, Step step) const {
+  // Once a scheduler is done with step 1, the ring is full.
+  void fill(ChannelProducer& worker) {
     const std::vector<Slot> slots{3};
-    send_step(worker, endpoint.shape, step, slots);
+    send_step(worker, endpoint.shape, 1, slots);
+    ready.wait();
+    send_step(worker, endpoint.shape, 2, slots);
+    send_step(worker, endpoint.shape, 3, slots);
   }
   static std::string full(ChannelProducer& worker) {
     return message_of<TimeoutError>([&] { worker.acquire(); });
@@ -59,36 +79,27 @@ class FullRingTest : public test::EndpointTest {
 
 TEST_F(FullRingTest, NamesTheLeaseThatKeepsItFullUntilItEnds) {
   ChildProcess scheduler([this] {
-    const auto reader = make_device_reader(endpoint);
-    reader->wait_for(1, kPatience);
+    const auto reader = make_reader();
     std::optional<Lease> first = lend(*reader, "request 7");
     std::optional<Lease> second = lend(*reader, "request 8");
-    ready.raise();
-    go.wait();
+    done();
     first.reset();
-    ready.raise();
-    go.wait();
+    done();
     std::thread other([&] { second.reset(); });  // as a server's thread that sends the answer
     other.join();
-    ready.raise();
-    go.wait();
+    done();
     reader->wait_for(3, kPatience);
   });
   ChannelProducer worker = make_worker();
-  send(worker, 1);
-  ready.wait();
-  send(worker, 2);
-  send(worker, 3);
+  fill(worker);
   std::string text = full(worker);
   EXPECT_TRUE(contains(text, "2 leases are out, the oldest is held by request 7 for ")) << text;
   EXPECT_TRUE(contains(text, "process " + std::to_string(scheduler.pid()))) << text;
   EXPECT_TRUE(contains(text, "detach()")) << text;
-  go.raise();
-  ready.wait();
+  go_on();
   text = full(worker);
   EXPECT_TRUE(contains(text, "a lease is out, held by request 8 for ")) << text;
-  go.raise();
-  ready.wait();
+  go_on();
   text = full(worker);  // nobody reads, but not for a lease
   EXPECT_FALSE(contains(text, "lease")) << text;
   EXPECT_TRUE(contains(text, "process " + std::to_string(scheduler.pid()))) << text;
@@ -98,28 +109,21 @@ TEST_F(FullRingTest, NamesTheLeaseThatKeepsItFullUntilItEnds) {
 
 TEST_F(FullRingTest, ALeaseThatOutlivesItsReaderIsNoneAndEndsHarmlessly) {
   ChildProcess scheduler([this] {
-    auto reader = make_device_reader(endpoint);
-    reader->wait_for(1, kPatience);
+    auto reader = make_reader();
     std::optional<Lease> lease = lend(*reader, "request 7");
     reader.reset();
-    ready.raise();
-    go.wait();
+    done();
     lease.reset();  // the ring is not mapped any more
     const auto next = make_device_reader(endpoint);
-    ready.raise();
-    go.wait();
+    done();
     next->wait_for(3, kPatience);
   });
   ChannelProducer worker = make_worker();
-  send(worker, 1);
-  ready.wait();
-  send(worker, 2);
-  send(worker, 3);
+  fill(worker);
   std::string text = full(worker);
   EXPECT_TRUE(contains(text, "reader is not there")) << text;
   EXPECT_FALSE(contains(text, "lease")) << text;
-  go.raise();
-  ready.wait();
+  go_on();
   text = full(worker);
   EXPECT_FALSE(contains(text, "lease")) << text;
   go.raise();
@@ -128,29 +132,22 @@ TEST_F(FullRingTest, ALeaseThatOutlivesItsReaderIsNoneAndEndsHarmlessly) {
 
 TEST_F(FullRingTest, TheLeasesOfAKilledReaderAreNotItsSuccessors) {
   ChildProcess killed([this] {
-    const auto reader = make_device_reader(endpoint);
-    reader->wait_for(1, kPatience);
+    const auto reader = make_reader();
     const Lease lease = lend(*reader, "request 7");
-    ready.raise();
-    go.wait();  // for ever
+    done();  // for ever
   });
   ChildProcess successor([this] {
     go.wait();
     const auto reader = make_device_reader(endpoint);
-    ready.raise();
-    go.wait();
+    done();
   });
   ChannelProducer worker = make_worker();
-  send(worker, 1);
-  ready.wait();
+  fill(worker);
   killed.kill();
-  send(worker, 2);
-  send(worker, 3);
   std::string text = full(worker);
   EXPECT_TRUE(contains(text, "reader is not there")) << text;
   EXPECT_FALSE(contains(text, "request 7")) << text;
-  go.raise();
-  ready.wait();
+  go_on();
   text = full(worker);
   EXPECT_TRUE(contains(text, "process " + std::to_string(successor.pid()))) << text;
   EXPECT_FALSE(contains(text, "request 7")) << text;
