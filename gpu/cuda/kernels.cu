@@ -6,6 +6,8 @@
 #include "../src/kernels.h"
 #include "../src/pack_kernel.h"
 #include "../src/router_kernel.h"
+#include "../src/snapshot_kernel.h"
+#include "../src/weight_kernels.h"
 
 MOETAP_CUDA_KERNEL(moetap::AdoptForeignKernel);
 MOETAP_CUDA_KERNEL(moetap::BeginStepKernel);
@@ -22,6 +24,12 @@ MOETAP_CUDA_KERNEL(moetap::PackKernel<std::uint16_t>);
 MOETAP_CUDA_KERNEL(moetap::PackKernel<std::int16_t>);
 MOETAP_CUDA_KERNEL(moetap::PackKernel<std::int32_t>);
 MOETAP_CUDA_KERNEL(moetap::PackKernel<std::int64_t>);
-MOETAP_CUDA_KERNEL(moetap::ReportKernel);
 MOETAP_CUDA_KERNEL(moetap::RouterKernel);
 MOETAP_CUDA_KERNEL(moetap::CapturingRouterKernel);
+MOETAP_CUDA_KERNEL(moetap::WeighedCaptureKernel<std::uint8_t>);
+MOETAP_CUDA_KERNEL(moetap::WeighedCaptureKernel<std::uint16_t>);
+MOETAP_CUDA_KERNEL(moetap::WeighedCaptureKernel<std::int16_t>);
+MOETAP_CUDA_KERNEL(moetap::WeighedCaptureKernel<std::int32_t>);
+MOETAP_CUDA_KERNEL(moetap::WeighedCaptureKernel<std::int64_t>);
+MOETAP_CUDA_KERNEL(moetap::WeighedSnapshotKernel<std::uint8_t>);
+MOETAP_CUDA_KERNEL(moetap::WeighedSnapshotKernel<std::uint16_t>);

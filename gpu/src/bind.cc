@@ -19,6 +19,13 @@ template <class... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
 void require_output(const Capturer& capturer, int layer, const std::string& kernel) {
+  if (capturer.shape().weight_type() != WeightType::none) {
+    throw ArgumentError(
+        fmt::format("layer {}: the fused kernel '{}' writes ids only, but rows are of {}; run this "
+                    "layer with a "
+                    "router that gives its weights, or capture ids without them",
+                    layer, kernel, capturer.shape().to_string()));
+  }
   if (capturer.options().layout == RankLayout::local &&
       holds_ids(IdType::int16, capturer.shape().num_experts())) {
     return;

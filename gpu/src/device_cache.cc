@@ -9,7 +9,10 @@
 #include <set>
 #include <utility>
 
+#include "../../lib/src/topk_weights.h"
 #include "kernels.h"
+#include "snapshot_kernel.h"
+#include "weight_kernels.h"
 
 namespace moetap {
 
@@ -23,7 +26,13 @@ MOETAP_DEFINE_KERNEL(CaptureKernel<std::int32_t>);
 MOETAP_DEFINE_KERNEL(CaptureKernel<std::int64_t>);
 MOETAP_DEFINE_KERNEL(SnapshotKernel<std::uint8_t>);
 MOETAP_DEFINE_KERNEL(SnapshotKernel<std::uint16_t>);
-MOETAP_DEFINE_KERNEL(ReportKernel);
+MOETAP_DEFINE_KERNEL(WeighedCaptureKernel<std::uint8_t>);
+MOETAP_DEFINE_KERNEL(WeighedCaptureKernel<std::uint16_t>);
+MOETAP_DEFINE_KERNEL(WeighedCaptureKernel<std::int16_t>);
+MOETAP_DEFINE_KERNEL(WeighedCaptureKernel<std::int32_t>);
+MOETAP_DEFINE_KERNEL(WeighedCaptureKernel<std::int64_t>);
+MOETAP_DEFINE_KERNEL(WeighedSnapshotKernel<std::uint8_t>);
+MOETAP_DEFINE_KERNEL(WeighedSnapshotKernel<std::uint16_t>);
 
 namespace {
 
@@ -65,6 +74,7 @@ DeviceCache::Layout::Layout(const ModelShape& shape, std::int64_t max_tokens) {
   foreign = part(static_cast<std::size_t>(shape.num_layers()));
   missing_step = part(tokens * sizeof(std::uint64_t));
   routes = part(tokens * shape.row_ids() * sizeof(std::uint16_t));
+  weights = part(tokens * shape.row_ids() * weight_bytes(shape.weight_type()));
 }
 
 std::size_t DeviceCache::bytes(const ModelShape& shape, std::int64_t max_tokens) {
@@ -122,6 +132,7 @@ RouteSink DeviceCache::sink(int layer, std::int64_t first_row, std::int64_t end_
   const auto index = static_cast<std::size_t>(layer);
   const std::size_t layer_ids =
       static_cast<std::size_t>(max_tokens_) * static_cast<std::size_t>(shape_.top_k());
+  const WeightType weights = shape_.weight_type();
   return {.step = memory_.as<DeviceStep>(layout_.step),
           .captured = memory_.as<std::uint64_t>(layout_.captured) + index,
           .missing_step = memory_.as<std::uint64_t>(layout_.missing_step),
@@ -130,7 +141,11 @@ RouteSink DeviceCache::sink(int layer, std::int64_t first_row, std::int64_t end_
           .end_row = end_row,
           .layer = layer,
           .top_k = shape_.top_k(),
-          .num_experts = static_cast<std::uint32_t>(shape_.num_experts())};
+          .num_experts = static_cast<std::uint32_t>(shape_.num_experts()),
+          .weight_type = weights,
+          .weights = weights == WeightType::none ? nullptr
+                                                 : memory_.data() + layout_.weights +
+                                                       index * layer_ids * weight_bytes(weights)};
 }
 
 RouteOutput DeviceCache::route_output(int layer) {
@@ -138,6 +153,13 @@ RouteOutput DeviceCache::route_output(int layer) {
   if (!holds_ids(IdType::int16, shape_.num_experts())) {
     throw ArgumentError(fmt::format("int16 routing output for {} experts; it holds up to 32768",
                                     shape_.num_experts()));
+  }
+  if (shape_.weight_type() != WeightType::none) {
+    throw ArgumentError(fmt::format(
+        "layer {}: a routing output for rows of {}; a fused kernel's weights could not be told "
+        "from "
+        "an older step's, so capture ids without weights, or use a router that gives them",
+        shape_.moe_layers()[static_cast<std::size_t>(layer)], shape_.to_string()));
   }
   const auto index = static_cast<std::size_t>(layer);
   if (!foreign_[index]) {
@@ -182,7 +204,11 @@ void DeviceCache::launch_capture(int layer, const TopkIds& topk_ids, std::int64_
   // Enough blocks for any step that these rows can serve; one at least, which stamps the layer.
   const std::int64_t rows =
       std::min(topk_ids.rows - std::max<std::int64_t>(first_row, 0), max_tokens_);
-  stream.launch(kernel, std::max<std::int64_t>(1, blocks_for(rows, kernel.kTokens)));
+  const std::int64_t blocks = std::max<std::int64_t>(1, blocks_for(rows, kernel.kTokens));
+  const TopkWeights& weights = topk_ids.weights;
+  if (weights.type == WeightType::none) return stream.launch(kernel, blocks);
+  const WeightSource source{weights.data, weights.row_stride, weights.type, weights.gathered};
+  stream.launch(WeighedCaptureKernel<T>{kernel, source}, blocks);
 }
 
 void DeviceCache::capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
@@ -194,6 +220,7 @@ void DeviceCache::capture(int layer, const TopkIds& topk_ids, std::int64_t first
         "stride (in elements) no smaller than its columns",
         topk_ids.columns, topk_ids.row_stride, shape_.top_k()));
   }
+  detail::require_weights(shape_, shape_.moe_layers()[static_cast<std::size_t>(layer)], topk_ids);
   switch (topk_ids.type) {
     case IdType::uint8:
       return launch_capture<std::uint8_t>(layer, topk_ids, first_row, stream);
@@ -210,48 +237,46 @@ void DeviceCache::capture(int layer, const TopkIds& topk_ids, std::int64_t first
 
 template <class Id>
 void DeviceCache::launch_snapshot(const Slot* slot_mapping, const std::uint32_t* tokens,
-                                  std::int64_t num_rows, std::int64_t num_slots, Slot* slots,
-                                  std::byte* rows, Stream& stream) {
+                                  std::int64_t num_rows, std::int64_t num_slots, std::byte* record,
+                                  Stream& stream) {
+  const StepRecordLayout at(shape_, num_rows);
+  const std::int64_t blocks =
+      std::max<std::int64_t>(1, blocks_for(num_rows, SnapshotKernel<Id>::kTokens));
   const SnapshotKernel<Id> kernel{
       .step = memory_.as<DeviceStep>(layout_.step),
       .missing_step = memory_.as<std::uint64_t>(layout_.missing_step),
       .routes = memory_.as<std::uint16_t>(layout_.routes),
       .slot_mapping = slot_mapping,
       .tokens = tokens,
-      .slots = slots,
-      .rows = reinterpret_cast<Id*>(rows),
+      .slots = reinterpret_cast<Slot*>(record + at.slots),
+      .rows = reinterpret_cast<Id*>(record + at.rows),
+      .row_stride = static_cast<std::int64_t>(shape_.row_bytes() / sizeof(Id)),
       .num_rows = num_rows,
       .max_tokens = max_tokens_,
       .num_slots = num_slots,
       .num_layers = shape_.num_layers(),
       .top_k = shape_.top_k(),
+      .blocks = static_cast<std::uint32_t>(blocks),
+      .head = {.captured = memory_.as<std::uint64_t>(layout_.captured),
+               .report = reinterpret_cast<StepReport*>(record),
+               .record_captured = reinterpret_cast<std::uint64_t*>(record + at.captured),
+               .wanted = tokens == nullptr ? -1 : num_rows},
   };
-  stream.launch(kernel, blocks_for(num_rows, kernel.kTokens));
+  if (shape_.weight_type() == WeightType::none) return stream.launch(kernel, blocks);
+  stream.launch(WeighedSnapshotKernel<Id>{kernel, memory_.data() + layout_.weights,
+                                          static_cast<std::uint32_t>(shape_.weights_offset()),
+                                          shape_.weight_type()},
+                blocks);
 }
 
 void DeviceCache::snapshot(const Slot* slot_mapping, std::int64_t num_rows, std::int64_t num_slots,
                            std::byte* record, Stream& stream, const std::uint32_t* tokens) {
-  const StepRecordLayout at(shape_, num_rows);
   launch_foreign<AdoptForeignKernel>(num_tokens_, stream);
-  if (num_rows > 0) {
-    auto* slots = reinterpret_cast<Slot*>(record + at.slots);
-    if (shape_.id_type() == IdType::uint8) {
-      launch_snapshot<std::uint8_t>(slot_mapping, tokens, num_rows, num_slots, slots,
-                                    record + at.rows, stream);
-    } else {
-      launch_snapshot<std::uint16_t>(slot_mapping, tokens, num_rows, num_slots, slots,
-                                     record + at.rows, stream);
-    }
+  if (shape_.id_type() == IdType::uint8) {
+    launch_snapshot<std::uint8_t>(slot_mapping, tokens, num_rows, num_slots, record, stream);
+  } else {
+    launch_snapshot<std::uint16_t>(slot_mapping, tokens, num_rows, num_slots, record, stream);
   }
-  const ReportKernel report{
-      .step = memory_.as<DeviceStep>(layout_.step),
-      .captured = memory_.as<std::uint64_t>(layout_.captured),
-      .report = reinterpret_cast<StepReport*>(record),
-      .record_captured = reinterpret_cast<std::uint64_t*>(record + at.captured),
-      .wanted = tokens == nullptr ? -1 : num_rows,
-      .num_layers = shape_.num_layers(),
-  };
-  stream.launch(report, 1);
 }
 
 }  // namespace moetap

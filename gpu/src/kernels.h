@@ -1,22 +1,16 @@
-// The kernels of a step: begin, capture (one a layer), snapshot, report. Both compilers take them;
+// The kernels of a step up to its snapshot: begin, capture (one a layer). Both compilers take them;
 // see <moetap/kernel.h> for the rules, and device_cache.cc for the memory they work on.
 #pragma once
 
 #include <moetap/kernel.h>
 #include <moetap/route_sink.h>
-#include <moetap/step_record.h>
 
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include "../../lib/src/injection.h"
 
 namespace moetap {
-
-// Stands in a record for a slot that does not exist, so that no reader takes it for a real one or
-// for the complement of one.
-inline constexpr Slot kBadSlot = std::numeric_limits<Slot>::max();
 
 namespace kernels {
 
@@ -65,45 +59,6 @@ MOETAP_DEVICE inline bool narrow_checked(const T* __restrict__ from, std::uint16
   return bad == 0;
 }
 
-// On a host, fetches n ids that the next block will read: the layers lie too far apart for the
-// processor to see the pattern. Past the end of the cache it does no harm.
-MOETAP_DEVICE inline void prefetch([[maybe_unused]] const std::uint16_t* ids,
-                                   [[maybe_unused]] std::int64_t n) {
-#if !defined(__CUDA_ARCH__)
-  constexpr std::int64_t kLine = 64 / sizeof(std::uint16_t);
-  for (std::int64_t i = 0; i < n; i += kLine) __builtin_prefetch(ids + i, 0, 2);
-#endif
-}
-
-// Narrows eight ids: one vector load, pack and store.
-template <class Id>
-MOETAP_DEVICE inline void narrow8(const std::uint16_t* __restrict__ from, Id* __restrict__ to) {
-#if defined(__CUDA_ARCH__)
-  if (aligned(from) && aligned(to)) {
-    narrow_eight(from, to);
-    return;
-  }
-#endif
-  for (int i = 0; i < 8; ++i) to[i] = static_cast<Id>(from[i]);
-}
-
-// Narrows the rows of one layer, `row_ids` apart in `to`. kTopK is top_k where the compiler may
-// know it, or 0.
-template <int kTopK, class Id>
-MOETAP_DEVICE inline void narrow_rows(const std::uint16_t* __restrict__ from, Id* __restrict__ to,
-                                      std::int64_t n, int top_k, std::int64_t row_ids) {
-  if constexpr (kTopK > 0) top_k = kTopK;
-  for (std::int64_t row = 0; row < n; ++row, from += top_k, to += row_ids) {
-    if (top_k < 8) {
-      for (int i = 0; i < top_k; ++i) to[i] = static_cast<Id>(from[i]);
-      continue;
-    }
-    // Eights, the last one overlapping the one before it where top_k is no multiple of 8.
-    for (int i = 0; i + 8 < top_k; i += 8) narrow8(from + i, to + i);
-    narrow8(from + top_k - 8, to + top_k - 8);
-  }
-}
-
 }  // namespace kernels
 
 // Opens a step. The values travel in the kernel's arguments: no host memory that the next step
@@ -130,9 +85,18 @@ struct CaptureKernel {
   RouteSink sink;
 
   MOETAP_DEVICE void operator()(Block block) const {
-    const RouteWriter writer(sink);
-    if (block.index == 0 && block.lane == 0) writer.begin(rows);
-    if (!writer.covers(rows)) return;
+    capture(block, RouteWriter(sink), WeightType::none);
+  }
+
+  // Tokens [begin, end) that a lane captures: row begin of the cache is `from`'s.
+  struct Run {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+  // `weights`: the type of those that the caller captures beside the ids, for the same run.
+  MOETAP_DEVICE Run capture(Block block, const RouteWriter& writer, WeightType weights) const {
+    if (block.index == 0 && block.lane == 0) writer.begin(rows, weights);
+    if (!writer.covers(rows)) return {};
 
     const std::int64_t used =
         MOETAP_OFF("H2 rows of tokens only") && writer.first_row() + writer.num_tokens() < rows
@@ -143,9 +107,10 @@ struct CaptureKernel {
     const std::int64_t begin = block.index * kTokens + block.lane * run;
     const std::int64_t end =
         kernels::at_most(kernels::at_most(begin + run, (block.index + 1) * kTokens), used);
-    if (begin >= end) return;
+    if (begin >= end) return {};
     const T* const from = topk_ids + (writer.first_row() + begin) * row_stride;
     if (!capture_rows(from, begin, end)) explain(writer, from, begin, end);
+    return {begin, end};
   }
 
  private:
@@ -249,108 +214,6 @@ struct AdoptForeignKernel {
       }
     }
     return written;
-  }
-};
-
-// Transposes the cache to [row][layer][top_k], narrowed, and clones the slot mapping, for each
-// token or for those that are wanted. A block takes kTokens: few enough that what it reads and what
-// it writes both stay in a core's cache.
-template <class Id>
-struct SnapshotKernel {
-  static constexpr std::int64_t kTokens = 16;
-
-  DeviceStep* step;
-  const std::uint64_t* missing_step;
-  const std::uint16_t* routes;
-  const Slot* slot_mapping;
-  const std::uint32_t* tokens;  // [row]: its token, ascending; null: row i is token i's
-  Slot* slots;                  // of the record, and its rows
-  Id* rows;
-  std::int64_t num_rows;
-  std::int64_t max_tokens;
-  std::int64_t num_slots;
-  std::int32_t num_layers;
-  std::int32_t top_k;
-
-  MOETAP_DEVICE void operator()(Block block) const {
-    const std::int64_t begin = block.index * kTokens;
-    const std::int64_t end = kernels::at_most(begin + kTokens, num_rows);
-    for (std::int64_t row = begin + block.lane; row < end; row += block.lanes) {
-      slots[row] = checked_slot(token_of(row));
-    }
-    if (tokens == nullptr || block.lanes > 1) return transpose_any(block, begin, end);
-    for (std::int64_t first = begin, last = begin; first < end; first = last) {
-      while (++last < end && tokens[last] == tokens[last - 1] + 1) {
-      }
-      transpose_any(block, first, last);
-    }
-  }
-
- private:
-  MOETAP_DEVICE std::int64_t token_of(std::int64_t row) const {
-    return tokens == nullptr ? row : static_cast<std::int64_t>(tokens[row]);
-  }
-
-  MOETAP_DEVICE Slot checked_slot(std::int64_t token) const {
-    const Slot slot = slot_mapping[token];
-    if (slot < 0 || slot >= num_slots) {
-      kernels::fault(*step, DeviceFault::slot, 0, token, slot);
-      return kBadSlot;
-    }
-    return missing_step[token] == step->step ? ~slot : slot;
-  }
-
-  MOETAP_DEVICE void transpose_any(Block block, std::int64_t begin, std::int64_t end) const {
-    if (top_k == 8) {
-      transpose<8>(block, begin, end);
-    } else {
-      transpose<0>(block, begin, end);
-    }
-  }
-
-  // Layers outside, tokens inside: layers lie a power of two apart for most max_tokens, so walking
-  // along them would miss the cache at each step. A lone lane takes all rows, of successive tokens,
-  // in one run.
-  template <int kTopK>
-  MOETAP_DEVICE void transpose(Block block, std::int64_t begin, std::int64_t end) const {
-    const std::int64_t row_ids = static_cast<std::int64_t>(num_layers) * top_k;
-    const std::int64_t run = block.lanes == 1 ? kTokens : 1;
-    const std::int64_t runs = kTokens / run;
-    for (std::int64_t i = block.lane; i < num_layers * runs; i += block.lanes) {
-      const std::int64_t layer = i / runs;
-      const std::int64_t row = begin + i % runs * run;
-      if (row >= end) continue;
-      const std::int64_t token = token_of(row);
-      kernels::prefetch(routes + (layer * max_tokens + token + kTokens) * top_k, run * top_k);
-      kernels::narrow_rows<kTopK>(routes + (layer * max_tokens + token) * top_k,
-                                  rows + row * row_ids + layer * top_k,
-                                  kernels::at_most(run, end - row), top_k, row_ids);
-    }
-  }
-};
-
-// Writes the head of the record: what the kernels before it found. A kernel of its own, since the
-// blocks of one kernel have no order.
-struct ReportKernel {
-  const DeviceStep* step;
-  const std::uint64_t* captured;  // [layer]
-  StepReport* report;
-  std::uint64_t* record_captured;
-  std::int64_t wanted;  // tokens whose rows the record holds; below 0: the step's
-  std::int32_t num_layers;
-
-  MOETAP_DEVICE void operator()(Block block) const {
-    for (int layer = block.lane; layer < num_layers; layer += block.lanes) {
-      record_captured[layer] = captured[layer];
-    }
-    if (block.lane != 0) return;
-    report->step = step->step;
-    report->num_tokens = wanted < 0 ? step->num_tokens : wanted;
-    report->step_tokens = step->num_tokens;
-    report->fault = step->fault;
-    report->fault_layer = step->fault_layer;
-    report->fault_token = step->fault_token;
-    report->fault_value = step->fault_value;
   }
 };
 

@@ -18,8 +18,8 @@ MOETAP_DEFINE_KERNEL(PackKernel<std::int64_t>);
 
 namespace {
 
-std::size_t bytes_of(std::int64_t tokens, int top_k) {
-  return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(top_k) * sizeof(std::int32_t);
+std::size_t bytes_of(std::int64_t tokens, int width) {
+  return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(width) * sizeof(std::int32_t);
 }
 
 template <class T>
@@ -29,7 +29,8 @@ void launch_pack(const TopkIds& part, std::int64_t rows, int top_k, std::int32_t
                              .row_stride = part.row_stride,
                              .to = to,
                              .rows = rows,
-                             .top_k = top_k};
+                             .top_k = top_k,
+                             .weights = part.weights};
   stream.launch(kernel, (rows + kernel.kRows - 1) / kernel.kRows);
 }
 
@@ -45,9 +46,11 @@ bool records_graph(Stream& stream) {
 }
 
 PartGather::PartGather(Device& device, Collective& ranks, int top_k, std::int64_t max_tokens,
-                       int shared_expert_columns)
+                       int shared_expert_columns, WeightType weights)
     : ranks_(ranks),
       top_k_(top_k),
+      weights_(weights),
+      width_(weights == WeightType::none ? top_k : 2 * top_k),
       shared_expert_columns_(shared_expert_columns),
       max_tokens_(max_tokens),
       counts_(static_cast<std::size_t>(ranks.size())) {
@@ -57,7 +60,7 @@ PartGather::PartGather(Device& device, Collective& ranks, int top_k, std::int64_
                     "least 1, 1 and 0",
                     top_k, max_tokens, shared_expert_columns));
   }
-  part_ = device.allocate(bytes_of(max_tokens, top_k));
+  part_ = device.allocate(bytes_of(max_tokens, width_));
   whole_ = device.allocate(part_.size());
 }
 
@@ -92,6 +95,23 @@ void PartGather::check(const TopkIds& part, std::span<const std::int64_t> part_t
   if (part.data == nullptr && own > 0) {
     throw ArgumentError(fmt::format("this rank's part is null, but has {} rows", own));
   }
+  check_weights(part.weights, own);
+}
+
+void PartGather::check_weights(const TopkWeights& weights, std::int64_t rows) const {
+  const bool wider = weights_ == WeightType::bfloat16 && weights.type == WeightType::float32;
+  if (weights.type != weights_ && !wider) {
+    throw ArgumentError(fmt::format(
+        "this rank's part has weights of type {}, the gather was made for {}: give all ranks the "
+        "shape's",
+        weight_type_name(weights.type), weight_type_name(weights_)));
+  }
+  if (weights_ == WeightType::none) return;
+  if (weights.row_stride < top_k_ || (weights.data == nullptr && rows > 0)) {
+    throw ArgumentError(fmt::format(
+        "this rank's part has weights {} with a row stride of {} elements, for {} rows of top_k {}",
+        weights.data, weights.row_stride, rows, top_k_));
+  }
 }
 
 void PartGather::pack(const TopkIds& part, std::int64_t rows, Stream& stream) {
@@ -115,18 +135,25 @@ TopkIds PartGather::gather(const TopkIds& part, std::span<const std::int64_t> pa
   check(part, part_tokens);
   ranks_.check();
   std::ranges::transform(part_tokens, counts_.begin(),
-                         [this](std::int64_t tokens) { return tokens * top_k_; });
+                         [this](std::int64_t tokens) { return tokens * width_; });
   const std::int64_t own = part_tokens[static_cast<std::size_t>(ranks_.rank())];
   const std::int64_t all = std::accumulate(part_tokens.begin(), part_tokens.end(), std::int64_t{0});
   if (own > 0) pack(part, own, stream);
   // Whatever does not come is no expert's id, and never an older step's.
-  stream.fill(whole_.data(), 0x80, bytes_of(all, top_k_));
+  stream.fill(whole_.data(), 0x80, bytes_of(all, width_));
   ranks_.gather(part_.as<const std::int32_t>(), whole_.as<std::int32_t>(), counts_, stream);
-  return {.data = whole_.data(),
-          .type = IdType::int32,
-          .rows = all,
-          .columns = top_k_,
-          .row_stride = top_k_};
+  TopkIds gathered{.data = whole_.data(),
+                   .type = IdType::int32,
+                   .rows = all,
+                   .columns = top_k_,
+                   .row_stride = width_};
+  if (weights_ != WeightType::none) {
+    gathered.weights = {.data = whole_.as<const std::int32_t>() + top_k_,
+                        .type = WeightType::float32,
+                        .row_stride = width_,
+                        .gathered = true};
+  }
+  return gathered;
 }
 
 }  // namespace moetap

@@ -103,9 +103,11 @@ struct TokenRouter {
   RouterBuffers buffers;
   RouterOptions options;
 
-  // Routes one token; pick(k, id) is called with each of its picks by one lane of the team.
-  template <class OnPick>
-  MOETAP_DEVICE void route(std::int64_t token, int lane, OnPick&& on_pick) const {
+  // Routes one token; one lane of the team calls on_pick(k, id) with each of its picks, and then
+  // on_weight(k, weight).
+  template <class OnPick, class OnWeight>
+  MOETAP_DEVICE void route(std::int64_t token, int lane, OnPick&& on_pick,
+                           OnWeight&& on_weight) const {
     using router::kMine;
     using router::kNone;
     using router::kTeam;
@@ -121,7 +123,7 @@ struct TokenRouter {
       }
     }
     if (options.top_groups < options.num_groups) keep_best_groups(lane, choice);
-    pick_all(token, lane, score, choice, on_pick);
+    pick_all(token, lane, score, choice, on_pick, on_weight);
   }
 
  private:
@@ -180,9 +182,9 @@ struct TokenRouter {
     }
   }
 
-  template <class OnPick>
+  template <class OnPick, class OnWeight>
   MOETAP_DEVICE void pick_all(std::int64_t token, int lane, const float* score, float* choice,
-                              OnPick&& on_pick) const {
+                              OnPick&& on_pick, OnWeight&& on_weight) const {
     using namespace router;
     std::int32_t* const ids = buffers.topk_ids + token * options.top_k;
     float* const weights = buffers.weights + token * options.top_k;
@@ -208,7 +210,10 @@ struct TokenRouter {
     }
     if (lane != 0) return;
     const float factor = options.renormalize ? options.scale / (sum + 1e-20F) : options.scale;
-    for (int k = 0; k < options.top_k; ++k) weights[k] *= factor;
+    for (int k = 0; k < options.top_k; ++k) {
+      weights[k] *= factor;
+      on_weight(k, weights[k]);
+    }
   }
 };
 
@@ -239,7 +244,8 @@ struct RouterKernel : RouterGeometry {
 
   MOETAP_DEVICE void operator()(Block block) const {
     for_tokens(block, router.buffers.num_tokens, [this](std::int64_t token, int lane) {
-      router.route(token, lane, [](int, std::int32_t) {});
+      router.route(
+          token, lane, [](int, std::int32_t) {}, [](int, float) {});
     });
   }
 };
@@ -250,9 +256,16 @@ struct CapturingRouterKernel : RouterGeometry {
 
   MOETAP_DEVICE void operator()(Block block) const {
     const RouteWriter routes(sink);
-    if (block.index == 0 && block.lane == 0) routes.begin(router.buffers.num_tokens);
+    const bool weighed = routes.weight_type() != WeightType::none;
+    if (block.index == 0 && block.lane == 0) {
+      routes.begin(router.buffers.num_tokens, weighed ? WeightType::float32 : WeightType::none);
+    }
     for_tokens(block, router.buffers.num_tokens, [&](std::int64_t token, int lane) {
-      router.route(token, lane, [&](int k, std::int32_t id) { routes.put(token, k, id); });
+      router.route(
+          token, lane, [&](int k, std::int32_t id) { routes.put(token, k, id); },
+          [&](int k, float weight) {
+            if (weighed) routes.put_weight(token, k, weight);
+          });
     });
   }
 };

@@ -10,6 +10,7 @@
 #include "injection.h"
 #include "singleton.h"
 #include "text.h"
+#include "topk_weights.h"
 
 namespace moetap {
 namespace {
@@ -239,6 +240,7 @@ void Capturer::check_topk_ids(int model_layer, const TopkIds& ids) const {
     throw ArgumentError(fmt::format("layer {}: topk_ids of {} cannot hold the ids of {} experts",
                                     model_layer, id_type_name(ids.type), shape().num_experts()));
   }
+  detail::require_weights(shape(), model_layer, ids);
   check_rows(model_layer, ids.rows);
   if (ids.data == nullptr && ids.rows > 0) {
     throw ArgumentError(

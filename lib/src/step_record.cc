@@ -25,6 +25,11 @@ std::string layer_name(const ModelShape& shape, std::int32_t index) {
   return fmt::format("layer {}", shape.moe_layers()[static_cast<std::size_t>(index)]);
 }
 
+std::string weights_named(std::int64_t type) {
+  if (type < 0 || type > static_cast<std::int64_t>(WeightType::bfloat16)) return "unknown";
+  return type == 0 ? "no" : std::string(weight_type_name(static_cast<WeightType>(type)));
+}
+
 std::string device_fault(const StepReport& report, const ModelShape& shape,
                          std::int64_t num_slots) {
   switch (static_cast<DeviceFault>(report.fault)) {
@@ -54,6 +59,13 @@ std::string device_fault(const StepReport& report, const ModelShape& shape,
           "{}: topk_ids has {} rows, too few for the step's {} tokens; replay a graph that was "
           "recorded for at least as many",
           layer_name(shape, report.fault_layer), report.fault_value, report.step_tokens);
+    case DeviceFault::weights:
+      return fmt::format(
+          "{} was captured with {} weights, but rows are of {}: give the weights that the shape "
+          "has "
+          "(RouteWriter::begin), or a shape without them to both ends",
+          layer_name(shape, report.fault_layer), weights_named(report.fault_value),
+          shape.to_string());
     case DeviceFault::none:
       break;
   }

@@ -264,6 +264,17 @@ TEST_F(BindRefuses, AFusedKernelThatCannotWriteItsRoutes) {
   expect_refused(layers, "layer 7: the fused kernel 'fp4_block_moe' cannot write its routes");
 }
 
+TEST_F(BindRefuses, AFusedKernelWhereRowsHoldWeights) {
+  Endpoint weighed = with_shape(test_endpoint());
+  weighed.shape = weighed.shape.with_weights(WeightType::bfloat16);
+  MixedEngine all(*device, make_shm_transport(*device, weighed));
+  const std::string message =
+      message_of<ArgumentError>([&] { bind_layers(all.capturer, all.layers()); });
+  EXPECT_TRUE(contains(message, "layer 7: the fused kernel 'grouped_moe' writes ids only, but"))
+      << message;
+  EXPECT_FALSE(all.capturer.bound(2));
+}
+
 TEST_F(BindRefuses, ALayerWithoutAWayToBeGivenAnything) {
   auto layers = engine.layers();
   layers[0].router = ModularRouter{};

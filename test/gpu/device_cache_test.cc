@@ -1,5 +1,6 @@
 #include <moetap/device_cache.h>
 #include <moetap/error.h>
+#include <moetap/transport.h>
 
 #include <gtest/gtest.h>
 
@@ -9,7 +10,9 @@
 #include <vector>
 
 #include "devices.h"
+#include "message_of.h"
 #include "model.h"
+#include "picks_kernels.h"
 
 namespace moetap {
 namespace {
@@ -19,12 +22,15 @@ constexpr std::int64_t kSlots = 1000;
 
 // A model, its cache and a record, on one stream.
 struct Worker {
-  Worker(const test::DeviceMaker& maker, const ModelShape& shape, IdType type = IdType::int32)
+  Worker(const test::DeviceMaker& maker, const ModelShape& shape, std::string owner)
+      : Worker(maker, shape, IdType::int32, std::move(owner)) {}
+  Worker(const test::DeviceMaker& maker, const ModelShape& shape, IdType type = IdType::int32,
+         std::string owner = "test/0")
       : device(maker()),
         stream(device->make_stream()),
         router{shape},
         model(*device, router, kMaxTokens, type),
-        cache(*device, shape, kMaxTokens, "test/0"),
+        cache(*device, shape, kMaxTokens, std::move(owner)),
         record(device->allocate(StepRecordLayout(shape, kMaxTokens).bytes)) {
     std::vector<Slot> slots(kMaxTokens);
     std::iota(slots.begin(), slots.end(), 500);
@@ -74,8 +80,12 @@ INSTANTIATE_TEST_SUITE_P(Devices, DeviceCacheOn, ::testing::ValuesIn(test::every
                          test::device_name);
 
 TEST_P(DeviceCacheOn, TurnsTheCapturedLayersIntoARecord) {
-  const ModelShape shapes[] = {ModelShape::uniform(7, 8, 128), ModelShape::uniform(3, 22, 512),
-                               ModelShape({1, 5, 6}, 2, 256)};
+  const ModelShape shapes[] = {ModelShape::uniform(7, 8, 128),
+                               ModelShape::uniform(3, 22, 512),
+                               ModelShape({1, 5, 6}, 2, 256),
+                               ModelShape::uniform(7, 8, 128).with_weights(WeightType::float32),
+                               ModelShape::uniform(3, 22, 512).with_weights(WeightType::float32),
+                               ModelShape({1, 5, 6}, 3, 256).with_weights(WeightType::bfloat16)};
   for (const ModelShape& shape : shapes) {
     for (const IdType type : {IdType::int16, IdType::int32, IdType::int64, IdType::uint16}) {
       Worker worker(GetParam(), shape, type);
@@ -175,6 +185,64 @@ TEST_P(DeviceCacheOn, RefusesWhatItHasNoMemoryFor) {
   EXPECT_THROW(worker.cache.capture(0, ids, 0, *worker.stream), ArgumentError);
   ids.columns = 9;
   EXPECT_THROW(worker.cache.capture(0, ids, 0, *worker.stream), ArgumentError);
+}
+
+TEST_P(DeviceCacheOn, RefusesOtherWeightsThanRowsHold) {
+  Worker worker(GetParam(), ModelShape({3, 4, 9}, 8, 128).with_weights(WeightType::float32));
+  const TopkIds good = worker.model.topk_ids(1, 64);
+  const auto refused = [&](const TopkWeights& weights) {
+    TopkIds ids = good;
+    ids.weights = weights;
+    return test::message_of<ArgumentError>(
+        [&] { worker.cache.capture(1, ids, 0, *worker.stream); });
+  };
+  using test::contains;
+  EXPECT_TRUE(
+      contains(refused({}), "layer 4: topk_ids with weights of type none, but rows are of"));
+  EXPECT_TRUE(contains(refused({good.weights.data, WeightType::bfloat16, 8}), "bfloat16"));
+  EXPECT_TRUE(contains(refused({good.weights.data, WeightType::float32, 7}), "stride of 7"));
+  EXPECT_TRUE(contains(refused({nullptr, WeightType::float32, 8}), "null, but have 64 rows"));
+  EXPECT_TRUE(
+      contains(test::message_of<ArgumentError>([&] { worker.cache.route_output(1); }), "layer 4"));
+
+  Worker plain(GetParam(), ModelShape({3, 4, 9}, 8, 128), "test/1");
+  EXPECT_TRUE(contains(
+      test::message_of<ArgumentError>([&] { plain.cache.capture(1, good, 0, *plain.stream); }),
+      "layer 4: topk_ids with weights of type float32"));
+}
+
+// The engine's own router captures each layer, and says which weights it gives.
+TEST_P(DeviceCacheOn, ALayerWithoutItsWeightsFailsTheStep) {  // as H3, of weights
+  for (const WeightType held : {WeightType::none, WeightType::float32, WeightType::bfloat16}) {
+    Worker worker(GetParam(), ModelShape({3, 4}, 8, 128).with_weights(held));
+    Step step = 0;
+    for (const WeightType given : {WeightType::none, WeightType::float32, WeightType::bfloat16}) {
+      SCOPED_TRACE(::testing::Message()
+                   << weight_type_name(given) << " for " << weight_type_name(held));
+      worker.model.route(++step, 64, *worker.stream);
+      worker.cache.begin_step(step, 64, 0, *worker.stream);
+      worker.cache.capture(0, worker.model.topk_ids(0, 64), 0, *worker.stream);
+      const TopkIds ids = worker.model.topk_ids(1, 64);
+      const test::SinkPicks kernel{
+          static_cast<const std::int32_t*>(ids.data),          64,    8,
+          worker.cache.sink(1, 0, CaptureTransport::kAllRows), given, ids.weights.data};
+      worker.stream->launch(kernel, 1);
+      worker.snapshot(64);
+      const auto fault = worker.fault(step);
+      if (given == held) {
+        worker.expect_rows(step);
+      } else if (given == WeightType::float32 && held == WeightType::bfloat16) {
+        EXPECT_EQ(fault, std::nullopt);
+      } else {
+        ASSERT_NE(fault, std::nullopt);
+        EXPECT_TRUE(test::contains(
+            *fault, "layer 4 was captured with " +
+                        std::string(given == WeightType::none ? "no" : weight_type_name(given)) +
+                        " weights"))
+            << *fault;
+      }
+    }
+  }
 }
 
 // Whatever the memory held before: a step number made of each byte is one that it could look like.

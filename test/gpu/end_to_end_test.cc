@@ -70,6 +70,22 @@ const Variant kVariants[] = {
      true,
      {IdType::int64, 2, 3},
      true},
+    {"LocalFloat32Weights",
+     RankLayout::local,
+     ModelShape::uniform(5, 8, 128).with_weights(WeightType::float32),
+     true,
+     {}},
+    {"PaddedBfloat16Weights",
+     RankLayout::padded,
+     ModelShape::uniform(3, 5, 200).with_weights(WeightType::bfloat16),
+     true,
+     {IdType::int16, 1, 0}},
+    {"ConcatenatedOptInRoundedWeights",
+     RankLayout::concatenated,
+     ModelShape({1, 2, 7}, 6, 512).with_weights(WeightType::bfloat16),
+     true,
+     {IdType::int64, 2, 3, true},
+     true},
 };
 
 class EndToEnd

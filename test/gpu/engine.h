@@ -18,6 +18,7 @@ struct EngineOptions {
   IdType type = IdType::int32;
   int shared_expert_columns = 0;
   int stride_padding = 0;
+  bool wide_weights = false;  // float32 ones, whatever rows hold
 };
 
 class Engine {

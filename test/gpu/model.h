@@ -20,16 +20,19 @@ struct Router {
 
   std::int64_t pick(Step step, std::int64_t row, int layer, int k) const;
   bool misses_route(Step step, std::int64_t row) const;
-  // The narrow ids of a row; only of one that misses no route.
+  // The weight of a pick, as the upper bits of a float32: any at all, NaN too.
+  std::uint32_t weight(Step step, std::int64_t row, int layer, int k) const;
+  // A row as it must be published; only of one that misses no route.
   std::vector<std::byte> row(Step step, std::int64_t row) const;
 };
 
 class Model {
  public:
   // topk_ids of up to max_rows rows; `shared` more columns hold ids that are no expert's, so does
-  // the padding of rows that are `stride_padding` elements further apart.
+  // the padding of rows that are `stride_padding` elements further apart. If the shape has weights,
+  // they are of its type, or of float32 if `wide_weights`.
   Model(Device& device, Router router, std::int64_t max_rows, IdType type = IdType::int32,
-        int shared = 0, int stride_padding = 0);
+        int shared = 0, int stride_padding = 0, bool wide_weights = false);
 
   // Queues the router's picks of these rows for a step; every other row becomes ids that are no
   // expert's.
@@ -55,6 +58,7 @@ class Model {
   std::int64_t layer_ids() const { return max_rows_ * stride_; }
   void write_row(const Buffer& to, Step step, std::int64_t row) const;
   void write(std::byte* to, std::int64_t index, std::int64_t id) const;
+  void route_weights(Step step, std::span<const TokenRange> rows, Stream& stream);
 
   Device& device_;
   Router router_;
@@ -62,7 +66,9 @@ class Model {
   IdType type_;
   std::int64_t columns_;
   std::int64_t stride_;
-  Buffer ids_;                  // [layer][row][stride]
+  Buffer ids_;  // [layer][row][stride]
+  WeightType weight_type_;
+  Buffer weights_;              // the same
   std::deque<Buffer> uploads_;  // sources of copies, which must live until those are done
   std::vector<Spoiled> spoiled_;
 };

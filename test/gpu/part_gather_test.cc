@@ -123,6 +123,72 @@ TEST_P(PartGatherOn, NothingOfAnEarlierStepIsLeft) {
   EXPECT_EQ(result(gather.gather(part, half, *stream)), (Ids{1, 2, kNothing, kNothing}));
 }
 
+// Whole rows of ids and the bits of their weights, as a capture would read them.
+TEST_P(PartGatherOn, WeightsComeWithTheirIds) {
+  for (const WeightType type : {WeightType::float32, WeightType::bfloat16}) {
+    SCOPED_TRACE(weight_type_name(type));
+    // Three rows of three ids, an odd number, with a gap behind each row of weights.
+    const Buffer ids = upload(*device, *stream, Ids{1, 2, 3, 4, 5, 6, 7, 8, 9});
+    const bool whole = type == WeightType::float32;
+    std::vector<std::uint16_t> halves;
+    std::vector<std::uint32_t> bits;
+    for (std::uint32_t i = 0; i < 12; ++i) {
+      bits.push_back(i == 1 ? 0x7F81'0000
+                            : (0x3F80'1111 + i * 0x0003'0000) & (whole ? ~0U : ~0xFFFFU));
+      halves.push_back(static_cast<std::uint16_t>(bits.back() >> 16));
+    }
+    const Buffer weights =
+        whole ? upload(*device, *stream, bits) : upload(*device, *stream, halves);
+    Neighbours ranks(2, 1);
+    PartGather gather(*device, ranks, 3, 4, 0, type);
+    const std::vector<std::int64_t> parts{1, 3};
+    const TopkIds found = gather.gather({.data = ids.data(),
+                                         .type = IdType::int32,
+                                         .rows = 3,
+                                         .columns = 3,
+                                         .row_stride = 3,
+                                         .weights = {weights.data(), type, 4}},
+                                        parts, *stream);
+    EXPECT_EQ(ranks.given, (std::vector<std::int64_t>{6, 18}));
+    ASSERT_EQ(found.row_stride, 6);
+    EXPECT_EQ(found.weights.type, WeightType::float32);
+    const auto words = download<std::uint32_t>(*device, *stream, found.data, 24);
+    const auto* const first = static_cast<const std::uint32_t*>(found.data);
+    const auto at =
+        static_cast<std::size_t>(static_cast<const std::uint32_t*>(found.weights.data) - first);
+    for (std::size_t row = 0; row < 4; ++row) {
+      for (std::size_t k = 0; k < 3; ++k) {
+        const std::uint32_t id = words[row * 6 + k];
+        const std::uint32_t weight =
+            words[at + row * static_cast<std::size_t>(found.weights.row_stride) + k];
+        EXPECT_EQ(id, row == 0 ? static_cast<std::uint32_t>(kNothing) : (row - 1) * 3 + k + 1);
+        EXPECT_EQ(weight,
+                  row == 0 ? static_cast<std::uint32_t>(kNothing) : bits[(row - 1) * 4 + k]);
+      }
+    }
+  }
+}
+
+TEST_P(PartGatherOn, RefusesOtherWeightsThanItWasMadeFor) {
+  Neighbours ranks(2, 1);
+  PartGather with(*device, ranks, 3, 4, 0, WeightType::float32);
+  PartGather without(*device, ranks, 3, 4);
+  const Buffer memory = device->allocate(64);
+  const std::vector<std::int64_t> parts{1, 1};
+  const auto call = [&](PartGather& gather, const TopkWeights& weights) {
+    return [&gather, weights, &memory, &parts, this] {
+      (void)gather.gather({memory.data(), IdType::int32, 1, 3, 3, weights}, parts, *stream);
+    };
+  };
+  expect_throw<ArgumentError>(call(with, {}), {"none", "float32"});
+  expect_throw<ArgumentError>(call(with, {memory.data(), WeightType::bfloat16, 3}), {"bfloat16"});
+  expect_throw<ArgumentError>(call(with, {memory.data(), WeightType::float32, 2}), {"stride of 2"});
+  expect_throw<ArgumentError>(call(with, {nullptr, WeightType::float32, 3}), {"stride of 3"});
+  expect_throw<ArgumentError>(call(without, {memory.data(), WeightType::float32, 3}), {"float32"});
+  EXPECT_TRUE(ranks.given.empty());
+  EXPECT_NO_THROW(call(with, {memory.data(), WeightType::float32, 3})());
+}
+
 TEST_P(PartGatherOn, RefusesWhatDoesNotFit) {
   Neighbours ranks(2, 1);
   PartGather gather(*device, ranks, 2, 8, 1);

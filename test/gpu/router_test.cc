@@ -2,6 +2,7 @@
 #include <moetap/device_cache.h>
 #include <moetap/error.h>
 #include <moetap/router.h>
+#include <moetap/routes.h>
 #include <moetap/transport.h>
 
 #include <algorithm>
@@ -135,8 +136,9 @@ class RouterOn : public DeviceTest {
 
   // A cache of one layer and what its record says of a step with these tokens.
   struct Cache {
-    Cache(RouterOn& test, const RouterOptions& options, std::int64_t max_tokens, std::string owner)
-        : shape(ModelShape::uniform(1, options.top_k, options.num_experts)),
+    Cache(RouterOn& test, const RouterOptions& options, std::int64_t max_tokens, std::string owner,
+          WeightType weights = WeightType::none)
+        : shape(ModelShape::uniform(1, options.top_k, options.num_experts).with_weights(weights)),
           cache(*test.device, shape, max_tokens, std::move(owner)),
           record(test.device->allocate(StepRecordLayout(shape, max_tokens).bytes)) {
       std::vector<Slot> values(static_cast<std::size_t>(max_tokens));
@@ -222,6 +224,39 @@ TEST_P(RouterOn, CapturesTheSameFusedAsWithAKernelOfItsOwn) {
       std::uint16_t id = 0;
       std::memcpy(&id, &record.rows[i * width], width);
       ASSERT_EQ(id, ids[i]) << i;
+    }
+  }
+}
+
+TEST_P(RouterOn, HandsItsRenormalizedWeightsOver) {
+  std::mt19937 random(7);
+  for (const Case& c : kCases) {
+    for (const WeightType type : {WeightType::float32, WeightType::bfloat16}) {
+      SCOPED_TRACE(::testing::Message() << c.name << " " << weight_type_name(type));
+      const auto experts = static_cast<std::size_t>(c.options.num_experts);
+      const Layer layer(*this, c.options, draw(random, 37 * experts, c.range), {});
+      Cache fused(*this, c.options, 40, "fused/0", type);
+      Cache plain(*this, c.options, 40, "plain/0", type);
+      fused.cache.begin_step(1, 30, 0, *stream);
+      launch_router(c.options, layer.buffers(), fused.sink(), *stream);
+      plain.cache.begin_step(1, 30, 0, *stream);
+      const TopkWeights weights{layer.weights.data(), WeightType::float32, c.options.top_k};
+      plain.cache.capture(
+          0, {layer.ids.data(), IdType::int32, 37, c.options.top_k, c.options.top_k, weights}, 0,
+          *stream);
+      std::vector<std::byte> bytes = fused.snapshot(*this, 30);
+      EXPECT_EQ(bytes, plain.snapshot(*this, 30));
+      const StepRecordView record(fused.shape, 30, bytes);
+      EXPECT_EQ(fault_of(record, fused.shape, 1, 40), std::nullopt);
+      if (type != WeightType::float32) continue;
+      const auto expected = weights_of(layer);
+      const auto top_k = static_cast<std::size_t>(c.options.top_k);
+      for (std::size_t row = 0; row < 30; ++row) {
+        const auto found = moetap::weights_of<float>(
+            fused.shape,
+            record.rows.subspan(row * fused.shape.row_bytes(), fused.shape.row_bytes()));
+        ASSERT_TRUE(std::ranges::equal(found, std::span(expected).subspan(row * top_k, top_k)));
+      }
     }
   }
 }

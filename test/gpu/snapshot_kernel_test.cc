@@ -1,10 +1,12 @@
+#include "snapshot_kernel.h"
+
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <vector>
 
-#include "kernels.h"
 #include "run_kernel.h"
 
 namespace moetap {
@@ -22,6 +24,8 @@ struct Cache {
         slot_mapping(num_tokens),
         slots(max_tokens, -77),
         rows(max_tokens * num_layers * top_k, kUntouched),
+        captured(num_layers),
+        record_captured(num_layers, 77),
         kernel{.step = &step,
                .missing_step = missing_step.data(),
                .routes = routes.data(),
@@ -29,11 +33,17 @@ struct Cache {
                .tokens = nullptr,
                .slots = slots.data(),
                .rows = rows.data(),
+               .row_stride = std::int64_t{num_layers} * top_k,
                .num_rows = num_tokens,
                .max_tokens = max_tokens,
                .num_slots = kSlots,
                .num_layers = num_layers,
-               .top_k = top_k} {
+               .top_k = top_k,
+               .blocks = 0,
+               .head = {.captured = captured.data(),
+                        .report = &report,
+                        .record_captured = record_captured.data(),
+                        .wanted = -1}} {
     step.step = kStep;
     step.num_tokens = num_tokens;
     std::mt19937 random(1);
@@ -42,7 +52,9 @@ struct Cache {
   }
 
   void run(int lanes = 1) {
-    test::run_kernel(kernel, (kernel.num_rows + kernel.kTokens - 1) / kernel.kTokens, lanes);
+    kernel.blocks = static_cast<std::uint32_t>(
+        std::max<std::int64_t>(1, (kernel.num_rows + kernel.kTokens - 1) / kernel.kTokens));
+    test::run_kernel(kernel, kernel.blocks, lanes);
   }
 
   static constexpr Id kUntouched = 0xEE;
@@ -52,6 +64,9 @@ struct Cache {
   std::vector<Slot> slot_mapping;
   std::vector<Slot> slots;
   std::vector<Id> rows;
+  std::vector<std::uint64_t> captured;
+  std::vector<std::uint64_t> record_captured;
+  StepReport report{};
   SnapshotKernel<Id> kernel;
 };
 
@@ -176,37 +191,50 @@ TYPED_TEST(SnapshotKernelOf, ReportsASlotOutsideTheBuffer) {
   }
 }
 
-class Report : public ::testing::TestWithParam<std::int64_t> {};
-INSTANTIATE_TEST_SUITE_P(Wanted, Report, ::testing::Values(-1, 0, 7));
+class ReportOf : public ::testing::TestWithParam<std::int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Wanted, ReportOf, ::testing::Values(-1, 0, 7));
 
-TEST_P(Report, CopiesWhatTheStepFound) {
+TEST_P(ReportOf, CopiesWhatTheStepFound) {
   const std::int64_t wanted = GetParam();
   for (const int lanes : test::kLaneCounts) {
-    const DeviceStep step{.step = kStep,
-                          .num_tokens = 12,
-                          .dp_row = 5,
-                          .fault = 1,
-                          .fault_layer = 2,
-                          .fault_token = 3,
-                          .fault_value = 4};
-    const std::vector<std::uint64_t> captured = {7, 6, 7, 0, 7};
-    StepReport report{};
-    std::vector<std::uint64_t> copy(captured.size());
-    test::run_kernel(ReportKernel{.step = &step,
-                                  .captured = captured.data(),
-                                  .report = &report,
-                                  .record_captured = copy.data(),
-                                  .wanted = wanted,
-                                  .num_layers = 5},
-                     1, lanes);
-    EXPECT_EQ(copy, captured);
-    EXPECT_EQ(report.step, kStep);
-    EXPECT_EQ(report.num_tokens, wanted < 0 ? 12 : wanted);
-    EXPECT_EQ(report.step_tokens, 12);
-    EXPECT_EQ(report.fault, 1u);
-    EXPECT_EQ(report.fault_layer, 2);
-    EXPECT_EQ(report.fault_token, 3);
-    EXPECT_EQ(report.fault_value, 4);
+    for (const std::int64_t rows : {0, 1, 12, 60}) {
+      Cache<std::uint8_t> cache(5, 8, rows, 100);
+      cache.step.num_tokens = 12;
+      cache.step.fault = 1;
+      cache.step.fault_layer = 2;
+      cache.step.fault_token = 3;
+      cache.step.fault_value = 4;
+      cache.captured = {7, 6, 7, 0, 7};
+      cache.kernel.head.wanted = wanted;
+      cache.run(lanes);
+      EXPECT_EQ(cache.record_captured, cache.captured);
+      const StepReport& report = cache.report;
+      EXPECT_EQ(report.step, kStep);
+      EXPECT_EQ(report.num_tokens, wanted < 0 ? 12 : wanted);
+      EXPECT_EQ(report.step_tokens, 12);
+      EXPECT_EQ(report.fault, 1u);
+      EXPECT_EQ(report.fault_layer, 2);
+      EXPECT_EQ(report.fault_token, 3);
+      EXPECT_EQ(report.fault_value, 4);
+      EXPECT_EQ(cache.step.finished, 0u);
+    }
+  }
+}
+
+// Whichever block finds it: the head is written when all blocks are done, and in every launch.
+TEST(Report, HasTheFaultOfAnyBlockOfTheSnapshot) {
+  for (const int lanes : test::kLaneCounts) {
+    for (std::size_t bad = 0; bad < 90; bad += 7) {
+      Cache<std::uint16_t> cache(5, 8, 90, 100);
+      for (int again = 0; again < 2; ++again) {
+        cache.slot_mapping[bad] = kSlots + again;
+        cache.step.fault = 0;
+        cache.run(lanes);
+        EXPECT_EQ(cache.report.fault, static_cast<std::uint32_t>(DeviceFault::slot));
+        EXPECT_EQ(cache.report.fault_token, static_cast<std::int64_t>(bad));
+        EXPECT_EQ(cache.report.fault_value, kSlots + again);
+      }
+    }
   }
 }
 

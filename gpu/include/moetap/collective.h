@@ -47,16 +47,18 @@ bool records_graph(Stream& stream);
 // on one stream; results that must be there at the same time need an object each.
 class PartGather {
  public:
-  // max_tokens: of all parts together. ArgumentError for sizes below 1 (columns: 0).
+  // max_tokens: of all parts together. `weights`: the shape's, gathered with the ids in one go.
+  // ArgumentError for sizes below 1 (columns: 0).
   PartGather(Device& device, Collective& ranks, int top_k, std::int64_t max_tokens,
-             int shared_expert_columns = 0);
+             int shared_expert_columns = 0, WeightType weights = WeightType::none);
 
   // part_tokens[r]: how many of the step's tokens, padded ones among them, the router of rank r has
   // seen; the first rank's tokens come first. `part`: this rank's picks, in device memory; rows
   // behind part_tokens[rank] are padding and dropped, and so may be columns behind the first top_k
   // if they are declared. Returns all tokens' picks, for Capturer::capture() on the same stream:
   // sum(part_tokens) rows of int32, top_k columns (CapturerOptions::shared_expert_columns is 0), at
-  // an address that never changes.
+  // an address that never changes. Weights come beside them as float32, from bfloat16 ones too: of
+  // the same value, which capture() makes the same bfloat16 again.
   //
   // An id that no int32 can hold becomes one that is no expert's, and so does what does not come
   // from another rank (kNotGathered): the step fails. ArgumentError for counts or sizes that do not
@@ -66,13 +68,16 @@ class PartGather {
 
  private:
   void check(const TopkIds& part, std::span<const std::int64_t> part_tokens) const;
+  void check_weights(const TopkWeights& weights, std::int64_t rows) const;
   void pack(const TopkIds& part, std::int64_t rows, Stream& stream);
 
   Collective& ranks_;
   int top_k_;
+  WeightType weights_;
+  int width_;  // int32 of a row: ids, and as many weights
   int shared_expert_columns_;
   std::int64_t max_tokens_;
-  Buffer part_;   // int32 [max_tokens][top_k]
+  Buffer part_;   // int32 [max_tokens][width_]
   Buffer whole_;  // the same
   std::vector<std::int64_t> counts_;
 };

@@ -16,11 +16,11 @@ namespace moetap {
 
 struct ForeignLayers;
 
-// int16 [num_layers][max_tokens][top_k], at addresses that never change, written from row 0; beside
-// it the step's header, which layers were captured in which step, which rows have a missing route,
-// and the first fault. Everything that changes from step to step is read from device memory, so
-// that capture() calls recorded into a graph serve every step (H13), and a layer whose capture did
-// not run is known from its stamp (H3).
+// int16 [num_layers][max_tokens][top_k], at addresses that never change, written from row 0, and as
+// many weights where the shape has some; beside it the step's header, which layers were captured in
+// which step, which rows have a missing route, and the first fault. Everything that changes from
+// step to step is read from device memory, so that capture() calls recorded into a graph serve
+// every step (H13), and a layer whose capture did not run is known from its stamp (H3).
 class DeviceCache {
  public:
   // `owner` names the model in this process ("<instance>/<dp_rank>"): a second cache for it is an
@@ -50,12 +50,14 @@ class DeviceCache {
   // to, from row 0, in each step behind begin_step(). From now on nothing else may capture the
   // layer. Tokens whose rows it does not write have a missing route; if it writes none, the layer
   // was not captured (H3). A second time it gives the same. ArgumentError for models of over 32,768
-  // experts.
+  // experts, and for shapes with weights: any bits are one, so that those of an older step could
+  // not be told from this one's.
   RouteOutput route_output(int layer);
 
-  // Writes the StepRecord of the current step into `record` (device memory): transposed to
-  // [row][layer][top_k], narrowed, the slots cloned and checked against num_slots. The rows are
-  // those of `tokens` (device memory, num_rows long, ascending), or of all num_rows tokens if null.
+  // Writes the StepRecord of the current step into `record` (device memory) with one launch:
+  // transposed to [row][layer][top_k], narrowed, weights behind the ids, the slots cloned and
+  // checked against num_slots. The rows are those of `tokens` (device memory, num_rows long,
+  // ascending), or of all num_rows tokens if null.
   void snapshot(const Slot* slot_mapping, std::int64_t num_rows, std::int64_t num_slots,
                 std::byte* record, Stream& stream, const std::uint32_t* tokens = nullptr);
 
@@ -81,6 +83,7 @@ class DeviceCache {
     std::size_t foreign;       // uint8 [layer]: 1 if a foreign kernel writes it
     std::size_t missing_step;  // uint64 [token]: the last step in which its row missed a route
     std::size_t routes;
+    std::size_t weights;
   };
 
   void require_layer(int layer) const;
@@ -93,7 +96,7 @@ class DeviceCache {
   void launch_capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream);
   template <class Id>
   void launch_snapshot(const Slot* slot_mapping, const std::uint32_t* tokens, std::int64_t num_rows,
-                       std::int64_t num_slots, Slot* slots, std::byte* rows, Stream& stream);
+                       std::int64_t num_slots, std::byte* record, Stream& stream);
 
   Owner owner_;
   Device& device_;

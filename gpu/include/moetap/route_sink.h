@@ -8,14 +8,21 @@
 //     routes.put(row, k, expert_id);                                 // whoever has the pick
 //   }
 //
+// Where rows hold weights too (ModelShape::with_weights), say so, and give each pick's:
+//
+//     routes.begin(rows, moetap::WeightType::float32);
+//     routes.put_weight(row, k, weight);
+//
 // A sink comes from Capturer::route_sink, for one layer. It may be frozen into a graph: what
 // changes from step to step is read from device memory. It stands for that layer's capture() call.
 #pragma once
 
 #include <moetap/device_fault.h>
 #include <moetap/kernel.h>
+#include <moetap/weight_type.h>
 
 #include <cstdint>
+#include <cstring>
 
 // Guards that our own tests switch off, in a build of their own.
 #if defined(MOETAP_INJECTION)
@@ -38,6 +45,7 @@ struct DeviceStep {
   std::int32_t fault_layer = 0;
   std::int64_t fault_token = 0;
   std::int64_t fault_value = 0;
+  std::uint32_t finished = 0;  // blocks of the kernel that is running; 0 between kernels
 };
 
 // One layer of the device cache.
@@ -51,6 +59,8 @@ struct RouteSink {
   std::int32_t layer;      // index into a row
   std::int32_t top_k;
   std::uint32_t num_experts;
+  WeightType weight_type = WeightType::none;  // none: no weights are captured
+  void* weights = nullptr;                    // this layer's [token][top_k] of that type
 };
 
 namespace kernels {
@@ -87,6 +97,22 @@ MOETAP_DEVICE inline std::uint32_t outside(T id, std::uint32_t num_experts) {
   }
 }
 
+// Rounds a float32 to the nearest bfloat16, to the even one of two. NaN stays NaN, with the upper
+// bits of its payload; what is a bfloat16 already keeps its bits.
+MOETAP_DEVICE inline std::uint16_t to_bfloat16(std::uint32_t float32) {
+  const std::uint32_t upper = float32 >> 16;
+  if ((float32 & 0x7FFF'FFFFU) > 0x7F80'0000U) {
+    const bool lost = (upper & 0x7FU) == 0;
+    return static_cast<std::uint16_t>(lost ? upper | 0x40U : upper);
+  }
+  return static_cast<std::uint16_t>((float32 + 0x7FFFU + (upper & 1U)) >> 16);
+}
+
+// Whether weights of one type can become those of another.
+MOETAP_DEVICE inline bool becomes(WeightType given, WeightType wanted) {
+  return given == wanted || (given == WeightType::float32 && wanted == WeightType::bfloat16);
+}
+
 }  // namespace kernels
 
 // A thread's hold on a sink during one launch. Rows are those of the kernel's topk_ids; which of
@@ -98,14 +124,22 @@ class RouteWriter {
         num_tokens_(sink.step->num_tokens),
         first_(sink.first_row >= 0 ? sink.first_row : sink.step->dp_row) {}
 
-  // Says that this launch captures the layer, and of how many rows. By exactly one thread of each
-  // launch, whatever the step: a second time in a step is a fault, and so are too few rows.
-  MOETAP_DEVICE void begin(std::int64_t rows) const {
+  // The type of the weights that rows hold; none: begin() and put() are all.
+  MOETAP_DEVICE WeightType weight_type() const { return sink_.weight_type; }
+
+  // Says that this launch captures the layer, of how many rows, and with which weights. By exactly
+  // one thread of each launch, whatever the step: a second time in a step is a fault, and so are
+  // too few rows, and weights that rows do not hold, or none where they do: of its type they must
+  // be, or float32 where it is bfloat16 (rounded to nearest even).
+  MOETAP_DEVICE void begin(std::int64_t rows, WeightType weights = WeightType::none) const {
     DeviceStep& step = *sink_.step;
     if (*sink_.captured == step.step && !MOETAP_GUARD_OFF("H1 captured once")) {
       kernels::fault(step, DeviceFault::layer_twice, sink_.layer, 0, 0);
     }
     *sink_.captured = step.step;
+    if (!kernels::becomes(weights, sink_.weight_type)) {
+      kernels::fault(step, DeviceFault::weights, sink_.layer, 0, static_cast<int>(weights));
+    }
     if (!covers(rows)) {
       kernels::fault(step, DeviceFault::rows, sink_.layer, first_ + num_tokens_,
                      rows < sink_.end_row ? rows : sink_.end_row);
@@ -119,6 +153,24 @@ class RouteWriter {
     if (token < 0 || token >= num_tokens_) return;
     if (kernels::outside(id, sink_.num_experts)) return refuse(token, id);
     sink_.routes[token * sink_.top_k + k] = static_cast<std::uint16_t>(id);
+  }
+
+  // The weight of pick k of a row, with which it goes to the experts: any value.
+  MOETAP_DEVICE void put_weight(std::int64_t row, int k, float weight) const {
+    std::uint32_t bits;
+    memcpy(&bits, &weight, sizeof bits);
+    const std::int64_t token = row - first_;
+    if (token < 0 || token >= num_tokens_) return;
+    if (sink_.weight_type == WeightType::float32) {
+      static_cast<std::uint32_t*>(sink_.weights)[token * sink_.top_k + k] = bits;
+    } else {
+      store_bfloat16(token, k, kernels::to_bfloat16(bits));
+    }
+  }
+  // Of a kernel that begins with bfloat16 weights: the upper half of a float.
+  MOETAP_DEVICE void put_bfloat16_weight(std::int64_t row, int k, std::uint16_t bits) const {
+    const std::int64_t token = row - first_;
+    if (token >= 0 && token < num_tokens_) store_bfloat16(token, k, bits);
   }
 
   // What follows is for the capture kernel.
@@ -141,6 +193,12 @@ class RouteWriter {
   }
 
  private:
+  // Rows of other weights, or none, are left as they are: begin() has made it a fault.
+  MOETAP_DEVICE void store_bfloat16(std::int64_t token, int k, std::uint16_t bits) const {
+    if (sink_.weight_type != WeightType::bfloat16) return;
+    static_cast<std::uint16_t*>(sink_.weights)[token * sink_.top_k + k] = bits;
+  }
+
   const RouteSink& sink_;
   std::int64_t num_tokens_;
   std::int64_t first_;

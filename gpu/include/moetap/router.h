@@ -41,7 +41,8 @@ struct RouterBuffers {
   std::int64_t num_tokens = 0;
 };
 
-// Queues a router's kernel. With a sink it captures its picks too. ArgumentError for options that
+// Queues a router's kernel. With a sink it captures its picks too, with their weights if rows hold
+// some. ArgumentError for options that
 // are not valid, or a sink of another top_k.
 void launch_router(const RouterOptions& options, const RouterBuffers& buffers, Stream& stream);
 void launch_router(const RouterOptions& options, const RouterBuffers& buffers,

@@ -61,8 +61,9 @@ class Capturer {
   void begin_graph(std::int64_t padded_tokens);
   void end_graph();
 
-  // Takes the first top_k columns of this rank's rows. ArgumentError if the number of rows or
-  // columns is none that the layout allows (both are named), StateError outside a step or graph,
+  // Takes the first top_k columns of this rank's rows, and of their weights if the shape has some.
+  // ArgumentError if the number of rows or columns is none that the layout allows (both are named),
+  // or the weights are not the shape's; StateError outside a step or graph,
   // RangeError for a layer without a router. Which layers a step captured is checked on the device,
   // where the replay of a graph shows too: a missing or repeated one fails the step.
   void capture(int model_layer, const TopkIds& topk_ids, Stream& stream);
@@ -75,7 +76,8 @@ class Capturer {
   // and for that (StateError outside).
   void route_sink(int model_layer, RouteSink& sink) const;
   // For a fused kernel that writes its picks to memory it is given. Only if topk_ids would be this
-  // rank's rows (RankLayout::local) and ids fit int16: else an ArgumentError. See DeviceCache.
+  // rank's rows (RankLayout::local), ids fit int16 and the shape has no weights, which nobody could
+  // tell from older ones: else an ArgumentError. See DeviceCache.
   RouteOutput route_output(int model_layer) const;
 
   bool bound(int model_layer) const;

@@ -11,6 +11,7 @@ enum class DeviceFault : std::uint32_t {
   slot,         // a slot outside [0, num_slots): value = the slot
   layer_twice,  // a layer was captured a second time in this step
   rows,         // topk_ids has too few rows for the step: value = its rows
+  weights,      // not those that the shape has came with the picks: value = their WeightType
 };
 
 }  // namespace moetap

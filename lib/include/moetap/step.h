@@ -2,12 +2,23 @@
 #pragma once
 
 #include <moetap/types.h>
+#include <moetap/weight_type.h>
 
 #include <cstdint>
 #include <optional>
 #include <span>
 
 namespace moetap {
+
+// The weights of a router's picks, as they go to the experts: device memory, as many rows and
+// columns of `type` as the picks, rows `row_stride` elements apart. Any bits are values.
+struct TopkWeights {
+  const void* data = nullptr;
+  WeightType type = WeightType::none;
+  std::int64_t row_stride = 0;
+  // From a PartGather: what did not come from another rank is kNotGathered, and fails the step.
+  bool gathered = false;
+};
 
 // A router's picks for one layer: device memory, `rows` x `columns` elements of `type`, rows
 // `row_stride` elements apart (row_stride >= columns). Logical, global expert ids, taken before any
@@ -18,6 +29,8 @@ struct TopkIds {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::int64_t row_stride = 0;
+  TopkWeights
+      weights{};  // exactly if the shape has some: of its type, or float32 for bfloat16 rows
 };
 
 // Stands in gathered topk_ids (int32) for what did not come from the rank that has it.
