@@ -3,11 +3,13 @@
 #include <moetap/segments.h>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -27,8 +29,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // shm_open follows no link, and sets close-on-exec.
-GuardedDescriptor open_shared(const std::string& name) {
-  return GuardedDescriptor([&] { return shm_open(name.c_str(), O_RDWR, 0); });
+GuardedDescriptor open_shared(const std::string& name, int create = 0) {
+  return GuardedDescriptor([&] { return shm_open(name.c_str(), O_RDWR | create, 0600); });
 }
 
 bool same(const struct stat& a, const struct stat& b) {
@@ -96,12 +98,27 @@ std::optional<SegmentInfo> describe(const std::string& name) {
 }
 
 template <class Use>
-void for_each_name(Use&& use) {
+void for_each_file(const fs::path& directory, Use&& use) {
   std::error_code error;
-  fs::directory_iterator entry("/dev/shm", error);
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    use("/" + entry->path().filename().string());
-  }
+  fs::directory_iterator entry(directory, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) use(entry->path());
+}
+
+std::string name_of(const fs::path& file) { return "/" + file.filename().string(); }
+
+bool is_there(const std::string& name) {
+  struct stat status {};
+  return lstat(("/dev/shm" + name).c_str(), &status) == 0 || errno != ENOENT;
+}
+
+// The native buffer of this /dev/shm, with its '/', whose lock file has this name and is this
+// user's; else empty.
+std::string buffer_of(const fs::path& lock_file) {
+  const std::string file = lock_file.filename().string();
+  const std::string_view buffer = buffer_of_lock_file(file);
+  struct stat status {};
+  if (buffer.empty() || lstat(lock_file.c_str(), &status) != 0 || !ours(status)) return {};
+  return fmt::format("/{}", buffer);
 }
 
 }  // namespace
@@ -147,13 +164,42 @@ bool reclaim(const std::string& name) {
   return removed;
 }
 
+// Nobody makes a lock file but for a segment that it has claimed and that has its name, so that of
+// a name that leads nowhere is nobody's; and as long as the name is ours nobody makes another.
+bool reclaim_lock_file(const fs::path& path) {
+  const std::string buffer = buffer_of(path);
+  if (buffer.empty()) return false;
+  const GuardedDescriptor file = open_shared(buffer, O_CREAT | O_EXCL);
+  if (file.get() < 0 || !try_claim_unnamed(file.get(), Role::owner, buffer) ||
+      !leads_to(buffer, file.get())) {
+    return false;
+  }
+  const bool removed = unlink(path.c_str()) == 0;
+  shm_unlink(buffer.c_str());
+  return removed;
+}
+
 void remove_leftovers() {
-  for_each_name([](const std::string& name) { reclaim(name); });
+  for_each_file("/dev/shm", [](const fs::path& file) { reclaim(name_of(file)); });
+  for (const fs::path& file : find_lone_lock_files()) reclaim_lock_file(file);
+}
+
+std::vector<fs::path> find_lone_lock_files() {
+  std::vector<fs::path> found;
+  for (const fs::path& directory : lock_directories()) {
+    for_each_file(directory, [&](const fs::path& file) {
+      const std::string buffer = buffer_of(file);
+      if (!buffer.empty() && !is_there(buffer)) found.push_back(file);
+    });
+  }
+  std::ranges::sort(found);
+  return found;
 }
 
 std::vector<SegmentInfo> find_segments() {
   std::vector<SegmentInfo> found;
-  for_each_name([&](const std::string& name) {
+  for_each_file("/dev/shm", [&](const fs::path& file) {
+    const std::string name = name_of(file);
     if (!name.starts_with(kOurPrefix) && !name.starts_with(kWirePrefix)) return;
     if (auto info = describe(name)) found.push_back(std::move(*info));
   });

@@ -19,8 +19,8 @@ bool leads_to(const std::string& name, int fd);
 // for who holds the claim on it: so long nobody makes another of that name.
 void remove_lock_file(const std::string& name, int fd);
 
-// reclaim()s every segment of ours: where each start has a new instance name, nobody else ever
-// would.
+// reclaim()s every segment of ours, and every lock file without one: where each start has a new
+// instance name, nobody else ever would.
 void remove_leftovers();
 
 }  // namespace moetap

@@ -9,8 +9,10 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <fstream>
 
 #include "leftovers.h"
+#include "system_limits.h"
 
 namespace moetap {
 namespace {
@@ -22,6 +24,18 @@ bool writable_directory(const fs::path& path) {
   return fs::is_directory(path, ignored) && access(path.c_str(), W_OK | X_OK) == 0;
 }
 
+std::optional<fs::path> find_temporary_directory() {
+  for (const char* variable : {"TMPDIR", "TEMP", "TMP"}) {
+    const char* set = std::getenv(variable);
+    if (set != nullptr && *set != '\0' && writable_directory(set)) return fs::absolute(set);
+  }
+  for (const char* usual : {"/tmp", "/var/tmp", "/usr/tmp"}) {
+    if (writable_directory(usual)) return usual;
+  }
+  if (writable_directory(".")) return fs::current_path();
+  return std::nullopt;
+}
+
 // A directory that nobody else can put a file, or a link, into.
 bool private_directory(const fs::path& path) {
   struct stat status {};
@@ -29,12 +43,21 @@ bool private_directory(const fs::path& path) {
          status.st_uid == geteuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
+// $XDG_RUNTIME_DIR if it can be used, else empty.
+fs::path users_runtime_directory() {
+  const char* set = std::getenv("XDG_RUNTIME_DIR");
+  return set != nullptr && *set == '/' && private_directory(set) && writable_directory(set)
+             ? set
+             : fs::path();
+}
+
+fs::path own_directory(const fs::path& temporary) {
+  return temporary / fmt::format("moetap-{}", geteuid());
+}
+
 fs::path runtime_directory() {
-  if (const char* set = std::getenv("XDG_RUNTIME_DIR");
-      set != nullptr && *set == '/' && private_directory(set) && writable_directory(set)) {
-    return set;
-  }
-  fs::path own = temporary_directory() / fmt::format("moetap-{}", geteuid());
+  if (fs::path users = users_runtime_directory(); !users.empty()) return users;
+  fs::path own = own_directory(temporary_directory());
   if (mkdir(own.c_str(), 0700) != 0 && errno != EEXIST) {
     throw SystemError(errno, fmt::format("cannot make {} for lock files", own.string()));
   }
@@ -47,6 +70,24 @@ fs::path runtime_directory() {
   }
   return own;
 }
+
+// Which /dev/shm this process has: not its number alone, which another machine, or this one after
+// its next start, gives to another.
+std::string shared_memory_id() {
+  constexpr const char* boot_file = "/proc/sys/kernel/random/boot_id";
+  errno = 0;
+  std::string boot;
+  std::getline(std::ifstream(boot_file), boot);
+  struct stat status {};
+  if (boot.empty() || stat("/dev/shm", &status) != 0) {
+    throw SystemError(errno, fmt::format("cannot read {} and the number of /dev/shm, after which "
+                                         "lock files are named: both must be mounted{}",
+                                         boot_file, limit_on_open(errno)));
+  }
+  return fmt::format("{}-{:x}-{:x}", boot, status.st_dev, status.st_ino);
+}
+
+constexpr std::string_view kLockSuffix = ".lock";
 
 // Which endpoint of an instance this is. Each begins with a number or a letter of its own, so that
 // no two read alike, whatever the instance's name ends with.
@@ -112,17 +153,33 @@ fs::path lock_path(const Endpoint& endpoint) {
   return runtime_directory() / lock_file_name(buffer_name(endpoint).substr(1));
 }
 
-std::string lock_file_name(std::string_view buffer) { return fmt::format("{}.lock", buffer); }
+std::string lock_file_name(std::string_view buffer) {
+  return fmt::format("{}.{}{}", buffer, shared_memory_id(), kLockSuffix);
+}
+
+bool may_be_lock_file_of(std::string_view buffer, std::string_view file) {
+  return remove_prefix(file, buffer) && remove_prefix(file, ".") &&
+         remove_suffix(file, kLockSuffix) && !file.empty() &&
+         file.find_first_not_of("0123456789abcdef-") == std::string_view::npos;
+}
+
+std::string_view buffer_of_lock_file(std::string_view file) {
+  const bool is_one = file.starts_with(std::string_view(kOurPrefix).substr(1)) &&
+                      remove_suffix(file, lock_file_name(""));
+  return is_one ? file : std::string_view();
+}
+
+std::vector<fs::path> lock_directories() {
+  std::vector<fs::path> found;
+  if (fs::path users = users_runtime_directory(); !users.empty()) found.push_back(users);
+  if (const auto temporary = find_temporary_directory()) {
+    if (fs::path own = own_directory(*temporary); private_directory(own)) found.push_back(own);
+  }
+  return found;
+}
 
 fs::path temporary_directory() {
-  for (const char* variable : {"TMPDIR", "TEMP", "TMP"}) {
-    const char* set = std::getenv(variable);
-    if (set != nullptr && *set != '\0' && writable_directory(set)) return fs::absolute(set);
-  }
-  for (const char* usual : {"/tmp", "/var/tmp", "/usr/tmp"}) {
-    if (writable_directory(usual)) return usual;
-  }
-  if (writable_directory(".")) return fs::current_path();
+  if (auto found = find_temporary_directory()) return *found;
   throw SystemError(
       ENOENT, "no directory for temporary files can be written to: set TMPDIR to one that can");
 }

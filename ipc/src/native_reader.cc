@@ -42,12 +42,12 @@ std::filesystem::path stored_lock_path(const Segment& segment) {
   char text[sizeof(ShmControl::lock_path)];
   private_copy<char>(control_of(segment).lock_path, text);
   std::filesystem::path path(std::string(text, strnlen(text, sizeof text)));
-  const std::string file = lock_file_name(segment.name().substr(1));
-  if (!path.is_absolute() || path.filename() != file) {
+  if (!path.is_absolute() ||
+      !may_be_lock_file_of(segment.name().substr(1), path.filename().string())) {
     throw MismatchError(
-        fmt::format("{} names the lock file '{}', which is no path of a {}: is it of this version "
-                    "of moetap?",
-                    segment.name(), path.string(), file));
+        fmt::format("{} names the lock file '{}', which is no path of one of its own: is it of "
+                    "this version of moetap?",
+                    segment.name(), path.string()));
   }
   return path;
 }

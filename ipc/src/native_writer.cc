@@ -35,10 +35,10 @@ class NativeSink : public ShmSink {
     MOETAP_POINT("create published");
   }
 
-  // While the segment still is ours nobody else can be about to use a lock file of this name.
+  // While we own the name nobody else can be about to use a lock file that is called after it.
   ~NativeSink() override {
     std::error_code ignored;
-    if (segment_.is_owner()) std::filesystem::remove(lock_.path(), ignored);
+    if (segment_.owns_name()) std::filesystem::remove(lock_.path(), ignored);
     MOETAP_POINT("close lock file removed");
   }
 

@@ -287,7 +287,7 @@ Segment::~Segment() {
   const int fd = object_.get_mapping_handle().handle;
   // Before the descriptor closes and with it the claim ends: until then nobody else may have made
   // a new segment of this name.
-  if (is_owner() && unlinks_ && leads_to(name_, fd)) {
+  if (unlinks_ && owns_name()) {
     MOETAP_POINT("close");
     shm_unlink(name_.c_str());
     MOETAP_POINT("close unlinked");
@@ -302,6 +302,10 @@ std::span<std::byte> Segment::bytes() const {
 }
 
 bool Segment::is_owner() const { return owner_ != 0 && owner_ == getpid(); }
+
+bool Segment::owns_name() const {
+  return is_owner() && leads_to(name_, object_.get_mapping_handle().handle);
+}
 
 pid_t Segment::owner_pid() const {
   return is_owner() ? owner_ : claimant(object_.get_mapping_handle().handle, Role::owner);

@@ -74,9 +74,28 @@ TEST(Names, H22HoldStageAndPart) {
   EXPECT_EQ(ring_name(endpoint), "/moetap_a_0_s2_ring");
   endpoint.part = 3;
   EXPECT_EQ(buffer_name(endpoint), "/moetap_a_0_s2_p3");
-  EXPECT_EQ(lock_path(endpoint).filename(), "moetap_a_0_s2_p3.lock");
+  EXPECT_EQ(lock_path(endpoint).filename(), lock_file_name("moetap_a_0_s2_p3"));
   endpoint.stage = 0;
   EXPECT_EQ(ring_name(endpoint), "/moetap_a_0_p3_ring");
+}
+
+TEST(Names, OfALockFileSaysWhoseItIs) {
+  const std::string own = lock_file_name("moetap_a_0");
+  EXPECT_EQ(buffer_of_lock_file(own), "moetap_a_0");
+  EXPECT_EQ(buffer_of_lock_file(lock_file_name("moetap_a.0-1_0")), "moetap_a.0-1_0");
+  EXPECT_TRUE(may_be_lock_file_of("moetap_a_0", own));
+  std::string strange = own;  // of the /dev/shm of another container or machine
+  char& digit = strange[std::string("moetap_a_0.").size()];
+  digit = digit == '0' ? '1' : '0';
+  EXPECT_EQ(buffer_of_lock_file(strange), "");
+  EXPECT_TRUE(may_be_lock_file_of("moetap_a_0", strange));
+  for (const std::string& other :
+       {std::string("moetap_a_0.lock"), std::string("moetap_a_0..lock"), std::string("moetap_a_0."),
+        lock_file_name("moetap_a_0.1"), lock_file_name("moetap_a_00"), own + ".lock", own + "x"}) {
+    EXPECT_FALSE(may_be_lock_file_of("moetap_a_0", other)) << other;
+    EXPECT_NE(buffer_of_lock_file(other), "moetap_a_0") << other;
+  }
+  EXPECT_EQ(buffer_of_lock_file(lock_file_name("other")), "");
 }
 
 TEST(Names, H22NoInstanceCanPassForAStageOrPartOfAnother) {
@@ -177,7 +196,7 @@ class LockPath : public testing::Test {
   ScopedVariable runtime{"XDG_RUNTIME_DIR", std::nullopt};
   Endpoint endpoint = test::test_endpoint();
 
-  std::string native_file() const { return "moetap_" + endpoint.instance + "_0.lock"; }
+  std::string native_file() const { return lock_file_name("moetap_" + endpoint.instance + "_0"); }
   fs::path own_directory() const {
     return directory.path() / ("moetap-" + std::to_string(geteuid()));
   }

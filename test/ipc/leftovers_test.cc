@@ -1,32 +1,40 @@
 // What find_segments() says of segments, and what reclaim() removes.
 #include <moetap/channel.h>
 #include <moetap/error.h>
+#include <moetap/readers.h>
 #include <moetap/segment.h>
 #include <moetap/segments.h>
 #include <moetap/shm_writer.h>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "child_process.h"
+#include "claim.h"
 #include "names.h"
 #include "native_layout.h"
+#include "own_shared_memory.h"
 #include "shared_object.h"
 #include "shm_test.h"
 
 namespace moetap {
 namespace {
 
+namespace fs = std::filesystem;
 using test::ChildProcess;
 using test::Signal;
 using Kind = SegmentInfo::Kind;
@@ -50,6 +58,13 @@ class LeftoversTest : public test::ShmTest {
     const int fd = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
     ASSERT_EQ(ftruncate(fd, static_cast<off_t>(bytes)), 0);
     close(fd);
+  }
+  static bool is_claimed(const std::string& name) {
+    const int fd = shm_open(name.c_str(), O_RDWR, 0);
+    if (fd < 0) return false;
+    const bool claimed = !try_claim_unnamed(fd, Role::owner, name);
+    close(fd);
+    return claimed;
   }
   // What nobody removes until it is given the name of one of ours.
   const std::string unnamed = "/other_" + endpoint.instance + "_unnamed";
@@ -142,6 +157,126 @@ TEST_F(LeftoversTest, H23ALockFileWithoutAnIdentityYetGoesToo) {
   reclaim(buffer);
   EXPECT_TRUE(gone(buffer));
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+// Of two containers, say, each with a /dev/shm of its own, which share the directory for lock
+// files.
+TEST_F(LeftoversTest, H23AnotherSharedMemoryThatSharesTheDirectoryKeepsItsLockFiles) {
+  if (!test::can_mount_shared_memory()) GTEST_SKIP() << "needs a mount of its own";
+  const auto in_another = [&](auto body) {
+    ChildProcess other([&] {
+      ASSERT_TRUE(test::mount_own_shared_memory("size=16m"));
+      body();
+    });
+    EXPECT_EQ(other.join(), 0);
+  };
+  const ShmWriter writer(endpoint);
+  const fs::path lock = lock_path(endpoint);
+  in_another([&] {
+    EXPECT_FALSE(exists(buffer));
+    EXPECT_TRUE(find_lone_lock_files().empty());
+    EXPECT_FALSE(reclaim_lock_file(lock));
+    EXPECT_FALSE(exists(buffer)) << "nothing is made of what is not there";
+    const ShmWriter of_the_same_name(endpoint);
+    EXPECT_NE(lock_path(endpoint), lock);
+  });
+  in_another([&] {
+    ChildProcess dead([&] {
+      const ShmWriter of_the_same_name(endpoint);
+      _exit(0);
+    });
+    ASSERT_EQ(dead.join(), 0);
+    EXPECT_TRUE(reclaim(buffer));
+    EXPECT_FALSE(fs::exists(lock_path(endpoint)));
+  });
+  EXPECT_TRUE(fs::exists(lock));
+  EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
+}
+
+// Somebody removed the segment by hand, and then its worker died; or it closed, since what it does
+// not own any more it leaves.
+TEST_F(LeftoversTest, H23ALockFileWithoutASegmentIsRemoved) {
+  for (const bool is_killed : {true, false}) {
+    ChildProcess worker([&] {
+      const ShmWriter writer(endpoint);
+      fs::remove("/dev/shm" + buffer);
+      if (is_killed) _exit(0);
+    });
+    ASSERT_EQ(worker.join(), 0);
+    const fs::path lock = lock_path(endpoint);
+    ASSERT_TRUE(fs::exists(lock));
+    EXPECT_EQ(find_lone_lock_files(), std::vector{lock});
+    if (is_killed) {
+      EXPECT_TRUE(reclaim_lock_file(lock));
+    } else {
+      Segment::create("/other_" + endpoint.instance + "_next", 4096);
+    }
+    EXPECT_FALSE(fs::exists(lock));
+    EXPECT_FALSE(exists(buffer));
+    EXPECT_FALSE(reclaim_lock_file(lock));
+  }
+}
+
+TEST_F(LeftoversTest, H23OnlyLockFilesWithoutASegmentAreRemoved) {
+  const ShmWriter writer(endpoint);
+  const fs::path living = lock_path(endpoint);
+  const fs::path directory_of_locks = living.parent_path();
+  const fs::path precious = directory_of_locks / "precious.lock";
+  const fs::path foreign = directory_of_locks / lock_file_name("other_" + endpoint.instance);
+  const fs::path old = directory_of_locks / ("moetap_" + endpoint.instance + "_1.lock");
+  const fs::path link = directory_of_locks / lock_file_name("moetap_" + endpoint.instance + "_2");
+  for (const fs::path& file : {precious, foreign, old}) std::ofstream(file).close();
+  fs::create_symlink(precious, link);
+  EXPECT_TRUE(find_lone_lock_files().empty());
+  for (const fs::path& file : {living, precious, foreign, old, link}) {
+    EXPECT_FALSE(reclaim_lock_file(file)) << file;
+    EXPECT_TRUE(fs::exists(file)) << file;
+  }
+  if (geteuid() != 0) return;  // only root can give a file away
+  const fs::path strange =
+      directory_of_locks / lock_file_name("moetap_" + endpoint.instance + "_3");
+  std::ofstream(strange).close();
+  ASSERT_EQ(chown(strange.c_str(), 65534, 65534), 0);
+  EXPECT_TRUE(find_lone_lock_files().empty());
+  EXPECT_FALSE(reclaim_lock_file(strange));
+}
+
+TEST_F(LeftoversTest, AWorkerWhoseNameWasTakenAwayLeavesTheNextOnesLockFile) {
+  std::optional<ShmWriter> first(std::in_place, endpoint);
+  fs::remove("/dev/shm" + buffer);
+  const ShmWriter second(endpoint);
+  first.reset();
+  EXPECT_TRUE(fs::exists(lock_path(endpoint)));
+  EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
+}
+
+// Wherever the one that collects is when it is stopped, and whichever of the two came first.
+TEST_F(LeftoversTest, H23ALockFileThatAWorkerIsMakingIsNotRemoved) {
+  const fs::path lock = lock_path(endpoint);
+  const test::SharedObject<std::atomic<int>> rounds;
+  ChildProcess collecting([&] {
+    for (;; ++*rounds) {
+      std::ofstream(lock).close();
+      reclaim_lock_file(lock);
+    }
+  });
+  for (int i = 0; i < 500; ++i) {
+    usleep(static_cast<useconds_t>(i % 50));
+    kill(collecting.pid(), SIGSTOP);
+    int status = 0;
+    ASSERT_EQ(waitpid(collecting.pid(), &status, WUNTRACED), collecting.pid());
+    ASSERT_TRUE(WIFSTOPPED(status));
+    std::optional<ShmWriter> writer;
+    if (!is_claimed(buffer)) writer.emplace(endpoint);  // else by it, just now
+    const int seen = *rounds;
+    kill(collecting.pid(), SIGCONT);
+    if (!writer) continue;
+    for (int waited = 0; *rounds < seen + 2; ++waited) {
+      ASSERT_LT(waited, 10 * test::kPatienceMs);
+      usleep(100);
+    }
+    ASSERT_EQ(make_shm_reader(endpoint)->last_step(), 0u) << "round " << i;
+  }
 }
 
 // What a segment says is not trusted to name what may be removed.

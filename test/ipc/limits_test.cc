@@ -7,9 +7,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -23,6 +21,7 @@
 
 #include "child_process.h"
 #include "message_of.h"
+#include "own_shared_memory.h"
 #include "segment_test.h"
 #include "shm_test.h"
 #include "system_limits.h"
@@ -30,9 +29,11 @@
 namespace moetap {
 namespace {
 
+using test::can_mount_shared_memory;
 using test::ChildProcess;
 using test::contains;
 using test::message_of;
+using test::mount_own_shared_memory;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;  // a sanitizer needs more of everything than is allowed here
@@ -143,22 +144,10 @@ TEST_F(LimitsTest, SizeOfAFile) {
   EXPECT_EQ(child.join(), 0);
 }
 
-// Whether a process of root may have a mount of its own here; not in every container.
-bool mount_shared_memory(const char* options) {
-  return unshare(CLONE_NEWNS) == 0 &&
-         mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-         mount("none", "/dev/shm", "tmpfs", 0, options) == 0;
-}
-
-bool can_mount() {
-  ChildProcess child([] { ASSERT_TRUE(mount_shared_memory("size=1m")); });
-  return child.join() == 0;
-}
-
 TEST_F(LimitsTest, H23ASmallSharedMemoryFileSystem) {
-  if (geteuid() != 0 || !can_mount()) GTEST_SKIP() << "only root can mount another one";
+  if (!can_mount_shared_memory()) GTEST_SKIP() << "needs a mount of its own";
   ChildProcess child([&] {
-    ASSERT_TRUE(mount_shared_memory("size=256k"));
+    ASSERT_TRUE(mount_own_shared_memory("size=256k"));
     std::string message = refusal(1 << 20);
     EXPECT_TRUE(contains(message, "needs 1048576 bytes and /dev/shm has 262144 bytes free"))
         << message;
@@ -190,9 +179,9 @@ std::size_t mapped_in_huge_pages(const void* at) {
 
 TEST_F(LimitsTest, HugePagesWhereTheyAreAskedForAndGiven) {
   std::ifstream setting("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-  if (geteuid() != 0 || !setting || !can_mount()) GTEST_SKIP() << "needs a mount of its own";
+  if (!setting || !can_mount_shared_memory()) GTEST_SKIP() << "needs a mount of its own";
   ChildProcess child([&] {
-    ASSERT_TRUE(mount_shared_memory("size=64m,huge=advise"));
+    ASSERT_TRUE(mount_own_shared_memory("size=64m,huge=advise"));
     ASSERT_EQ(why_no_huge_pages(), "");
     constexpr std::size_t kHuge = 8 << 20;
     const Segment huge = Segment::create(name, kHuge, true);
@@ -209,9 +198,9 @@ TEST_F(LimitsTest, HugePagesWhereTheyAreAskedForAndGiven) {
 }
 
 TEST_F(LimitsTest, HugePagesThatAreNotGivenAreAnErrorThatSaysWhy) {
-  if (geteuid() != 0 || !can_mount()) GTEST_SKIP() << "needs a mount of its own";
+  if (!can_mount_shared_memory()) GTEST_SKIP() << "needs a mount of its own";
   ChildProcess child([&] {
-    ASSERT_TRUE(mount_shared_memory("size=64m"));
+    ASSERT_TRUE(mount_own_shared_memory("size=64m"));
     const std::string why = why_no_huge_pages();
     ASSERT_NE(why, "");
     endpoint.huge_pages = true;

@@ -43,6 +43,7 @@ class Segment {
   const std::string& name() const { return name_; }
   std::span<std::byte> bytes() const;
   bool is_owner() const;                                 // this process, not a fork of the owner
+  bool owns_name() const;                                // as above, and the name leads to it
   bool owner_alive() const { return owner_pid() != 0; }  // also true in the owner itself
   // Of the living owner as its own PID namespace has it, for messages; 0 if there is none.
   pid_t owner_pid() const;

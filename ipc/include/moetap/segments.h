@@ -45,6 +45,14 @@ std::vector<SegmentInfo> find_segments();
 // number of processes may call this, and start workers, at once.
 bool reclaim(const std::string& name);
 
+// Lock files of this user that no segment of this /dev/shm has any more: somebody removed that by
+// hand. In the directories that this process's environment leads to; those of another container's
+// /dev/shm, or of another machine, are left alone. Changes nothing.
+std::vector<std::filesystem::path> find_lone_lock_files();
+
+// Removes one, if it still has no segment: until then nobody can make that. Else false.
+bool reclaim_lock_file(const std::filesystem::path& path);
+
 // Why shared memory cannot be in huge pages here, with what to change; "" if it can.
 std::string why_no_huge_pages();
 
