@@ -21,10 +21,19 @@ ExitStatus gc_command(const GcOptions& options) {
     text += fmt::format("{} {}, {}\n", options.dry_run ? "would remove" : "removed",
                         printable(segment.name), human_bytes(segment.bytes));
   }
+  auto lock_files = nlohmann::json::array();
+  for (const auto& path : find_lone_lock_files()) {
+    if (!options.dry_run && !reclaim_lock_file(path)) continue;
+    lock_files.push_back(printable(path.string()));
+    text += fmt::format("{} {}, which no segment has\n",
+                        options.dry_run ? "would remove" : "removed", printable(path.string()));
+  }
   text += fmt::format("{} {} of {}\n", removed.size(), removed.size() == 1 ? "segment" : "segments",
                       human_bytes(bytes));
-  const nlohmann::json json = {
-      {"dry_run", options.dry_run}, {"removed", removed}, {"bytes", bytes}};
+  const nlohmann::json json = {{"dry_run", options.dry_run},
+                               {"removed", removed},
+                               {"lock_files", lock_files},
+                               {"bytes", bytes}};
   print(options.json ? json.dump() + '\n' : text);
   return kDone;
 }

@@ -83,7 +83,9 @@ constexpr const char* kGc =
     R"(Removes segments (and their lock files) of this user's that no living process owns. An owner
 is alive while it holds a lock that the kernel releases at its death, whatever its pid, so that
 workers in other containers are left alone. Wire-compatible buffers are never removed: a vLLM
-process, which holds no such lock, may be using one. Workers do the same when they start.)";
+process, which holds no such lock, may be using one. Lock files whose segment somebody removed by
+hand go too, from $XDG_RUNTIME_DIR and the temporary directory as they are set now. Workers do the
+same when they start.)";
 
 constexpr std::int64_t kAnyNumber = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kHour = 3'600'000;

@@ -48,6 +48,22 @@ TEST_F(Gc, RemovesWhatADeadWorkerLeftWithItsLockFile) {
   EXPECT_TRUE(removed);
 }
 
+// Another process that starts a worker removes it too, but none has this test's directory.
+TEST_F(Gc, RemovesALockFileWhoseSegmentSomebodyRemoved) {
+  Worker worker(endpoint, {{1}});
+  std::filesystem::remove("/dev/shm" + name());
+  worker.kill();
+  const std::string file = lock_path(endpoint).string();
+  const auto lists = [&](const std::vector<std::string>& arguments) {
+    return run_tool(arguments).json()["lock_files"] == nlohmann::json::array({file});
+  };
+  EXPECT_TRUE(lists({"gc", "--dry-run", "--json"}));
+  EXPECT_TRUE(std::filesystem::exists(file));
+  EXPECT_TRUE(lists({"gc", "--json"}));
+  EXPECT_FALSE(std::filesystem::exists(file));
+  EXPECT_FALSE(lists({"gc", "--json"}));
+}
+
 TEST_F(Gc, LeavesTheLivingAndWireBuffersAlone) {
   Endpoint wire = endpoint;
   wire.layout = ShmLayout::wire;
