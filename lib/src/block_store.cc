@@ -4,35 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+
+#include "expert_ids.h"
 
 namespace moetap {
-namespace {
-
-template <class Id>
-Id highest(std::span<const std::byte> ids) {
-  Id most = 0;
-  for (std::size_t i = 0; i < ids.size(); i += sizeof most) {
-    Id id;
-    std::memcpy(&id, ids.data() + i, sizeof id);
-    most = std::max(most, id);
-  }
-  return most;
-}
-
-// Of the ids only, whatever weights lie behind them.
-template <class Id>
-Id highest(std::span<const std::byte> rows, const ModelShape& shape) {
-  if (shape.ids_bytes() == shape.row_bytes()) return highest<Id>(rows);
-  Id most = 0;
-  for (std::size_t row = 0; row < rows.size(); row += shape.row_bytes()) {
-    most = std::max(most, highest<Id>(rows.subspan(row, shape.ids_bytes())));
-  }
-  return most;
-}
-
-}  // namespace
-
 BlockKey::BlockKey(std::span<const std::byte> bytes) : size_(bytes.size()) {
   if (bytes.empty() || bytes.size() > kMaxBytes) {
     throw ArgumentError(
@@ -76,8 +51,7 @@ void BlockStoreOptions::require_block(std::size_t bytes) const {
 }
 
 std::uint32_t BlockStoreOptions::highest_id(std::span<const std::byte> rows) const {
-  return shape.id_type() == IdType::uint8 ? highest<std::uint8_t>(rows, shape)
-                                          : highest<std::uint16_t>(rows, shape);
+  return detail::highest_id(shape, rows);
 }
 
 void BlockStoreOptions::require_rows(std::span<const std::byte> rows) const {

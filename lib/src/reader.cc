@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "expert_ids.h"
 #include "singleton.h"
 
 namespace moetap {
@@ -33,6 +34,11 @@ Reader& Reader::create(std::unique_ptr<SlotReadTransport> transport) {
 }
 Reader& Reader::instance() { return process_wide().instance(); }
 void Reader::destroy() { process_wide().destroy(); }
+
+void Reader::put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+  detail::require_ids(shape(), slots, rows);
+  transport_->put(step, slots, rows);
+}
 
 Routes Reader::read(std::span<const BlockId> blocks, int block_size, TokenRange range,
                     std::span<const StepWindow> windows) {

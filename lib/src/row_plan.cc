@@ -75,7 +75,7 @@ std::size_t move_rows(Reader& reader, const MovePlan& plan, Milliseconds limit) 
   for (std::size_t i = 0; i < to.size(); ++i) {
     if (states[i] != RowState::present && states[i] != RowState::unverified) to[i] = ~to[i];
   }
-  reader.put(plan.step, to, rows);
+  reader.transport_->put(plan.step, to, rows);
   return static_cast<std::size_t>(std::ranges::count_if(to, [](Slot slot) { return slot >= 0; }));
 }
 

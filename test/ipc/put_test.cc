@@ -7,8 +7,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "../lib/throws.h"
@@ -132,6 +135,45 @@ TEST_P(PutTest, RefusesWhatItCannotPutAndChangesNothing) {
   expect_throw<ArgumentError>([&] { put(~Step{0}, {1}); }, {"no step"});
   expect_throw<ArgumentError>([&] { reader->put(2, Slots{1, 2}, rows({1})); }, {"2 slots"});
   expect_rows(*reader, {1, 2}, {1, 1}, 1, {1, 2});
+}
+
+TEST_P(PutTest, H20AnIdOfNoExpertIsRefusedAndChangesNothing) {
+  for (const int num_experts : {16, 300}) {  // uint8, uint16
+    for (const WeightType weights : {WeightType::none, WeightType::float32}) {
+      endpoint.instance += "x";
+      endpoint.shape = ModelShape::uniform(3, 2, num_experts).with_weights(weights);
+      Worker worker(GetParam(), endpoint);
+      worker.publish(1, {1, 2});
+      Reader reader(make_reader());
+      reader.wait_for(1, kPatience);
+      const std::size_t width = id_bytes(endpoint.shape.id_type());
+      std::vector<std::byte> rows(2 * endpoint.shape.row_bytes());
+      std::ranges::fill(
+          std::span(rows).last(endpoint.shape.row_bytes() - endpoint.shape.ids_bytes()),
+          std::byte{0xFF});  // are no ids
+      const auto id = [&](std::size_t row, std::size_t index, int value) {
+        std::memcpy(&rows[row * endpoint.shape.row_bytes() + index * width], &value, width);
+      };
+      id(1, 5, num_experts);  // the last one
+      const FillPlan plan{.step = 2, .slots = {1, 2}};
+      expect_throw<RangeError>([&] { reader.put(2, plan.slots, rows); },
+                               {"slot 2", "layer 2", "expert id " + std::to_string(num_experts)});
+      expect_throw<RangeError>([&] { fill_rows(reader, plan, rows, kPatience); },
+                               {"slot 2", "layer 2"});
+      const auto states_of_step_1 = [&] {
+        const StepWindow first{1, 1};
+        std::vector<RowState> states(2);
+        std::vector<std::byte> got(rows.size());
+        reader.read(plan.slots, {&first, 1}, got, states);
+        return states;
+      };
+      EXPECT_EQ(states_of_step_1(), std::vector(2, RowState::present));
+      reader.put(2, Slots{1, ~Slot{2}}, rows);  // a missing row has no ids
+      EXPECT_EQ(states_of_step_1(), (std::vector{RowState::clobbered, RowState::missing}));
+      id(1, 5, num_experts - 1);
+      reader.put(3, plan.slots, rows);
+    }
+  }
 }
 
 // More than the lock is held for at a time.

@@ -9,6 +9,8 @@
 
 namespace moetap {
 
+struct MovePlan;  // <moetap/row_plan.h>
+
 // Reads rows that a worker published. One a worker (data-parallel rank); one thread at a time.
 class Reader {
  public:
@@ -43,10 +45,9 @@ class Reader {
     return transport_->lend(slots, windows, rows, states, holder);
   }
 
-  // See SlotReadTransport::put.
-  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
-    transport_->put(step, slots, rows);
-  }
+  // See SlotReadTransport::put. RangeError, before anything is changed, for an id that the model
+  // does not have (H20); the bytes of a row that is given as ~slot do not matter.
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
   // Rows of positions [range.start, range.end) of a sequence that owns `blocks`. `windows` has one
   // element for all or one a block. A sequence of S tokens has S-1 rows: the last sampled token has
@@ -55,6 +56,8 @@ class Reader {
               std::span<const StepWindow> windows);
 
  private:
+  friend std::size_t move_rows(Reader&, const MovePlan&, Milliseconds);  // puts what it has read
+
   std::unique_ptr<SlotReadTransport> transport_;
 };
 

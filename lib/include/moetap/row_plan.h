@@ -67,7 +67,8 @@ RoutesView view_rows(Reader& reader, const RowPlan& plan, const std::string& hol
 // above, before anything is changed.
 std::size_t move_rows(Reader& reader, const MovePlan& plan, Milliseconds limit);
 
-// `rows`: slots.size() * row_bytes. TimeoutError as above, before anything is changed.
+// `rows`: slots.size() * row_bytes. TimeoutError as above, RangeError for an id that the model does
+// not have, both before anything is changed.
 void fill_rows(Reader& reader, const FillPlan& plan, std::span<const std::byte> rows,
                Milliseconds limit);
 
