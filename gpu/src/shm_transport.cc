@@ -65,6 +65,8 @@ class ShmTransport final : public CaptureTransport {
       writer_.publish(step_, record.slots, record.rows);
     } catch (const std::logic_error& refused) {  // what only the writer checks: a slot twice
       fail(record, refused.what());
+    } catch (const MismatchError& overwritten) {  // by another process; the next step goes on
+      fail(record, overwritten.what());
     }
   }
 

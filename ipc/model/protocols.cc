@@ -222,8 +222,8 @@ Program stamp_writer(StampChange change) {
   p.push_back(store(kRowA, 2));
   p.push_back(store(kRowB, 2));
   if (change != StampChange::stamped_first) p.push_back(stamped);
-  if (change != StampChange::writer_no_lock) p.push_back(call(Kind::unlock, kLock));
   if (change != StampChange::announced_first) p.push_back(announced);
+  if (change != StampChange::writer_no_lock) p.push_back(call(Kind::unlock, kLock));
   return p;
 }
 

@@ -69,7 +69,8 @@ std::vector<Program> marks(MarkChange change = MarkChange::none);
 
 // A row of the `shm` transport's slot buffer and its stamp (src/slot_buffer.cc,
 // src/native_writer.cc, src/native_reader.cc): it is of step 1, a writer makes it step 2's and
-// announces that, a reader waits for step 2 and reads. A writer that dies after `lives_for`
+// says so among the stamps, a reader waits for that and reads (what the control block announces
+// besides may be anything). A writer that dies after `lives_for`
 // operations leaves the lock to the kernel, and its reader reads without waiting: then the row is
 // missing, or whole.
 enum class StampChange {

@@ -18,7 +18,7 @@
 namespace moetap {
 
 inline constexpr std::uint64_t kShmMagic = 0x6d6f'6574'6170'5348;  // "moetapSH"
-inline constexpr std::uint32_t kShmVersion = 3;
+inline constexpr std::uint32_t kShmVersion = 4;
 
 // Why a step has no rows. `step` is 0 while the entry is empty or being written.
 struct FailedStep {
@@ -39,8 +39,8 @@ struct alignas(64) ShmControl {
   std::uint64_t num_failed = 0;
   FailedStep failed[kFailures];
 
-  // The last step whose outcome is known, and what readers wait on. A line of its own: a waiting
-  // reader spins on it.
+  // The last step whose outcome is known, and what readers wait on. SlotBuffer::last_step() has it
+  // too, which is what they believe. A line of its own: a waiting reader spins on it.
   alignas(64) std::atomic<Step> last_step{0};
   WakeWord wake;
 

@@ -93,7 +93,19 @@ class NativeReader : public SlotReadTransport {
 
   const ModelShape& shape() const override { return shape_; }
   std::int64_t num_slots() const override { return buffer_.limits().num_slots; }
-  Step last_step() override { return control_->last_step.load(std::memory_order_acquire); }
+
+  // The control block only says when to look; what has come is for the buffer to say.
+  Step last_step() override {
+    const Step announced = control_->last_step.load(std::memory_order_acquire);
+    const Step written = buffer_.last_step();
+    if (announced > written || announced < last_step_) {
+      throw MismatchError(fmt::format(
+          "{} announces step {}, but its rows are of steps up to {}, and {} had come: its memory "
+          "was overwritten, restart both ends",
+          segment_.name(), announced, written, last_step_));
+    }
+    return last_step_ = announced;
+  }
 
   void wait_for(Step step, Milliseconds limit) override {
     const auto ready = [&] { return last_step() >= step; };
@@ -202,6 +214,7 @@ class NativeReader : public SlotReadTransport {
   ShmControl* control_;
   FileLock lock_;
   SlotBuffer buffer_;
+  Step last_step_ = 0;  // that this reader has seen
 };
 
 }  // namespace

@@ -46,6 +46,7 @@ class NativeSink : public ShmSink {
     {
       const TimedHold held(control_->lock_times.writer, [this] { return hold(); });
       buffer_.scatter(step, slots, rows);
+      buffer_.set_last_step(step);
     }
     announce(step);
   }
@@ -55,6 +56,7 @@ class NativeSink : public ShmSink {
       const TimedHold held(control_->lock_times.writer, [this] { return hold(); });
       buffer_.invalidate(slots);
       note(step, reason);
+      buffer_.set_last_step(step);
     }
     announce(step);
   }

@@ -18,7 +18,7 @@ constexpr std::size_t kAhead = 8;
 constexpr std::size_t kMostAhead = 4096;  // bytes, of a run
 
 std::size_t stamp_bytes(std::int64_t num_slots) {
-  return (static_cast<std::size_t>(num_slots) * sizeof(Step) + 63) / 64 * 64;
+  return ((static_cast<std::size_t>(num_slots) + 1) * sizeof(Step) + 63) / 64 * 64;
 }
 
 // What a process that dies between two stores leaves behind is up to their order. Only the compiler
@@ -116,13 +116,14 @@ void SlotBuffer::put_in(Step step, std::span<const Slot> slots, std::span<const 
   }
 }
 
-// Takes the stamps away; one that was taken already belongs to a slot that comes twice.
+// Takes the stamps away; one that was taken already belongs to a slot that comes twice, or is none
+// of ours.
 void SlotBuffer::mark(std::span<const Slot> slots) {
   for (std::size_t i = 0; i < slots.size(); ++i) {
     Step& current = stamps_[decode_slot(slots[i])];
     if (current == kWriting) {
       for (std::size_t j = 0; j < i; ++j) stamps_[decode_slot(slots[j])] = saved_[j];
-      throw_twice(slots, i);
+      throw_marked(slots, i);
     }
     saved_[i] = current;
     current = kWriting;
@@ -152,6 +153,14 @@ void SlotBuffer::invalidate(std::span<const Slot> slots) {
     if (const Slot slot = decode_slot(stored); slot < limits_.num_slots) stamps_[slot] = 0;
     MOETAP_POINT("fail invalidating");
   }
+}
+
+void SlotBuffer::set_last_step(Step step) {
+  std::atomic_ref(stamps_[limits_.num_slots]).store(step, std::memory_order_release);
+}
+
+Step SlotBuffer::last_step() const {
+  return std::atomic_ref(stamps_[limits_.num_slots]).load(std::memory_order_acquire);
 }
 
 void SlotBuffer::gather(std::span<const Slot> slots, std::span<const StepWindow> windows,

@@ -12,9 +12,9 @@
 
 namespace moetap {
 
-// A view over memory that someone else owns, shared or private: [stamps: num_slots x uint64, padded
-// to 64][rows: num_slots x row_bytes]. Zero-filled memory is an empty buffer. Whoever calls makes
-// sure that nobody else calls meanwhile. Only the constructor allocates.
+// A view over memory that someone else owns, shared or private: [stamps: num_slots x uint64][last
+// step: uint64, padded to 64][rows: num_slots x row_bytes]. Zero-filled memory is an empty buffer.
+// Whoever calls makes sure that nobody else calls meanwhile. Only the constructor allocates.
 class SlotBuffer {
  public:
   static std::size_t bytes(std::int64_t num_slots, std::size_t row_bytes);
@@ -28,14 +28,20 @@ class SlotBuffer {
 
   // rows[i] becomes the row of slots[i], written in `step`; one whose slot is stored as ~slot
   // becomes missing. RangeError for a slot outside the buffer or too many, ArgumentError for a slot
-  // that comes twice, sizes that do not fit or a step that cannot be a stamp: nothing has changed
-  // then. A process that dies in the middle leaves rows that are missing, never torn ones.
+  // that comes twice, sizes that do not fit or a step that cannot be a stamp, MismatchError for a
+  // stamp that no writer of ours leaves: nothing has changed then. A process that dies in the
+  // middle leaves rows that are missing, never torn ones.
   void scatter(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
   // The two halves of scatter(), for who must look at something else in between. After the first
   // the rows are there, but missing to all readers, and either stamp() or invalidate() must follow.
   void copy_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
   void stamp(Step step, std::span<const Slot> slots);
+
+  // The last step whose outcome is in the buffer, as its writer says behind that step's stamps. It
+  // lies among them: whoever believes the stamps can believe it too. Any thread, without a lock.
+  void set_last_step(Step step);
+  Step last_step() const;
 
   // See SlotReadTransport::stamps.
   void stamps(std::span<const Slot> slots, std::span<Step> written) const;

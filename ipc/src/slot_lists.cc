@@ -71,6 +71,17 @@ void throw_twice(std::span<const Slot> stored, std::size_t index) {
       decode_slot(stored[index]), index, stored.size()));
 }
 
+void throw_marked(std::span<const Slot> stored, std::size_t index) {
+  const Slot slot = decode_slot(stored[index]);
+  for (const Slot earlier : stored.first(index)) {
+    if (decode_slot(earlier) == slot) throw_twice(stored, index);
+  }
+  throw MismatchError(fmt::format(
+      "slot {} is marked as being written, but nobody writes it: its stamp was overwritten by "
+      "another process. The step's rows are lost; see who else opens this memory",
+      slot));
+}
+
 void check_read(const SlotLimits& limits, std::span<const Slot> slots, std::size_t num_windows,
                 std::size_t rows_bytes, std::size_t num_states) {
   const std::size_t n = slots.size();

@@ -36,8 +36,12 @@ struct SlotLimits {
 void check_write(const SlotLimits& limits, std::int64_t max_rows, std::span<const Slot> stored,
                  std::size_t rows_bytes);
 
-// The slot stored[index] has come before in the list.
+// The slot stored[index] has come before in the list: ArgumentError.
 [[noreturn]] void throw_twice(std::span<const Slot> stored, std::size_t index);
+
+// The stamp of stored[index] is kWriting where nobody writes: as above if the list is to blame,
+// else MismatchError.
+[[noreturn]] void throw_marked(std::span<const Slot> stored, std::size_t index);
 
 // As SlotReadTransport::put says.
 void check_put(const SlotLimits& limits, Step step, std::span<const Slot> stored,

@@ -2,6 +2,7 @@
 #include <moetap/file_lock.h>
 #include <moetap/reader.h>
 #include <moetap/readers.h>
+#include <moetap/segment.h>
 #include <moetap/transports.h>
 
 #include <gtest/gtest.h>
@@ -13,6 +14,7 @@
 #include "expect_rows.h"
 #include "message_of.h"
 #include "names.h"
+#include "native_layout.h"
 #include "scenario.h"
 #include "test_endpoint.h"
 
@@ -69,6 +71,27 @@ TEST_P(ShmTransportOn, PublishThrowsTheFailureOfItsOwnStep) {
     reader.wait_for(3, kPatience);
     expect_rows(reader, scenario, steps[2]);
   }
+}
+
+// The worker must not look for the mistake in its own slot mapping.
+TEST_P(ShmTransportOn, StampThatAnotherProcessWroteFailsTheStepAndSaysSo) {
+  std::vector<ScenarioStep> steps = plain_steps(3);
+  steps[1].trouble = Trouble::slot_twice;  // is what the engine expects of it: a step that fails
+  steps[1].slots = steps[0].slots;
+  const Scenario scenario(Router{endpoint.shape}, steps);
+  Engine engine(*device, scenario, make_shm_transport(*device, endpoint), {});
+  Reader reader(make_shm_reader(endpoint));
+  engine.run(steps[0]);
+  const Segment segment = Segment::open(buffer_name(endpoint));
+  auto* stamps = reinterpret_cast<Step*>(segment.bytes().data() + sizeof(ShmControl));
+  stamps[steps[0].slots[0]] = kWriting;
+  engine.run(steps[1]);
+  EXPECT_EQ(engine.failed(), std::set<Step>{2});
+  const std::string text = message_of<StepFailed>([&] { reader.wait_for(2, kPatience); });
+  EXPECT_TRUE(contains(text, "overwritten by another process")) << text;
+  engine.run(steps[2]);
+  reader.wait_for(3, kPatience);
+  expect_rows(reader, scenario, steps[2]);
 }
 
 TEST_P(ShmTransportOn, LockThatIsHeldTooLongIsAnErrorThatLosesNothing) {  // H24

@@ -97,23 +97,50 @@ TEST_F(ScribbledSegment, CountersOutOfTheirRangeDoNoHarm) {
     EXPECT_THROW(reader->wait_for(step, kPatience), StepFailed);
   }
   control.last_step = std::numeric_limits<Step>::max();
-  reader->wait_for(1000, kPatience);
+  EXPECT_THROW(reader->wait_for(1000, kPatience), MismatchError);
   control.wake.sleepers = std::numeric_limits<std::uint32_t>::max();
   publish(5, {1});
   EXPECT_EQ(state_of(*reader, 1), RowState::present);
 }
 
-// A stamp that is set to the mark of a row being written looks like a slot that comes twice: the
-// step is refused, and nothing has changed.
-TEST_F(ScribbledSegment, AMarkThatNobodySetIsAnErrorAndLeavesTheOtherRows) {
+// A window of several steps ends with one that has come: else a row of an older one, which the step
+// that is to come writes again, would pass for the last.
+TEST_F(ScribbledSegment, AStepThatWasOnlyAnnouncedHasNotCome) {
+  publish(1, {1});
+  const auto reader = make_shm_reader(endpoint);
+  reader->wait_for(1, kPatience);
+  control.last_step = 9;
+  const std::string text = message_of<MismatchError>([&] { state_of(*reader, 1, {1, 9}); });
+  EXPECT_TRUE(contains(text, "announces step 9")) << text;
+  EXPECT_THROW(reader->last_step(), MismatchError);
+  EXPECT_THROW(reader->wait_for(9, kPatience), MismatchError);
+  EXPECT_THROW(make_shm_reader(endpoint)->last_step(), MismatchError);
+  control.last_step = 0;  // and what this reader has seen does not go away
+  EXPECT_THROW(reader->last_step(), MismatchError);
+  publish(2, {1});
+  EXPECT_EQ(reader->last_step(), 2u);
+  EXPECT_EQ(state_of(*reader, 1, {1, 2}), RowState::present);
+}
+
+// A stamp that is set to the mark of a row being written is not taken for a slot that comes twice:
+// the step is refused with what is wrong, and nothing has changed.
+TEST_F(ScribbledSegment, AMarkThatNobodySetIsAnErrorOfItsOwnAndLeavesTheOtherRows) {
   publish(1, {1, 2});
   const auto reader = make_shm_reader(endpoint);
   auto* stamps = reinterpret_cast<Step*>(segment.bytes().data() + sizeof(ShmControl));
   stamps[2] = kWriting;
   EXPECT_EQ(state_of(*reader, 2), RowState::missing);
-  EXPECT_THROW(publish(2, {1, 2}), ArgumentError);
+  for (const Slots& slots : {Slots{1, 2}, Slots{1, ~Slot{2}}}) {
+    const std::string text = message_of<MismatchError>([&] { publish(2, slots); });
+    EXPECT_TRUE(contains(text, "slot 2 ")) << text;
+    EXPECT_TRUE(contains(text, "overwritten")) << text;
+  }
+  EXPECT_TRUE(contains(message_of<ArgumentError>([&] {
+                         publish(2, {1, ~Slot{1}, 2});
+                       }),
+                       "slot 1 comes twice"));
   EXPECT_EQ(state_of(*reader, 1, {1, 1}), RowState::present);
-  writer.fail(2, Slots{1, 2}, "slot 2 comes twice");
+  writer.fail(2, Slots{1, 2}, "slot 2 was marked");
   publish(3, {1, 2});
   EXPECT_EQ(state_of(*reader, 2, {3, 3}), RowState::present);
 }

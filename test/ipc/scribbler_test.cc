@@ -1,7 +1,8 @@
 // A mad neighbour: while both ends of a transport work, in processes of their own, another process
 // writes random bytes over their shared memory. What is promised then: every call returns or
 // throws in bounded time and no process crashes; and where only the control block of the `shm`
-// transport is hit, no row is wrong either, since rows and stamps say for themselves what they are.
+// transport or the counters of a ring are hit, no row is wrong either: the stamps, with the last
+// step among them, and the marks of records say for themselves what they are.
 #include <moetap/channel.h>
 #include <moetap/error.h>
 #include <moetap/readers.h>

@@ -249,6 +249,28 @@ TEST_P(SlotBufferTest, AWriterThatDiesInTheMiddleLeavesMissingRowsNotTornOnes) {
   }
 }
 
+// The same for rows that are put, which replace those of earlier steps one by one: a process that
+// dies between the halves of a row leaves neither the old one nor a mixture.
+TEST(SlotBuffer, APutThatDiesInARowLeavesThatRowMissing) {
+  constexpr std::size_t kRowBytes = 384;
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const Memory memory(SlotBuffer::bytes(kSlots, kRowBytes));
+  SlotBuffer buffer(memory.bytes(), kSlots, kRowBytes, kMaxRows);
+  const std::vector<Slot> slots{5, 7};
+  buffer.scatter(1, slots, std::vector<std::byte>(2 * kRowBytes, std::byte{1}));
+  const Memory source(2 * page);  // the second row ends where nothing can be read
+  ChildProcess reader([&] {
+    signal(SIGSEGV, SIG_DFL);
+    mprotect(source.bytes().data() + page, page, PROT_NONE);
+    buffer.put_in(2, slots, source.bytes().subspan(page - 3 * kRowBytes / 2, 2 * kRowBytes));
+  });
+  const int status = reader.join();
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
+  std::vector<Step> steps(2);
+  buffer.stamps(slots, steps);
+  EXPECT_EQ(steps, (std::vector<Step>{2, 0}));
+}
+
 INSTANTIATE_TEST_SUITE_P(RowBytes, SlotBufferTest, testing::Values(1, 6, 64, 384, 1760));
 
 TEST(SlotBuffer, TakesAtMostTwoPercentMoreThanRowsAndStamps) {

@@ -184,6 +184,7 @@ TEST_F(InspectLies, InABuffersControlBlockAreNamed) {
   head.magic = 0xBAD;
   expect_problem(name(), "0x0000000000000bad");
   head.magic = kRingMagic;
+  head.fields.version = kRingVersion + 1;
   expect_problem(name(), "version");
 }
 

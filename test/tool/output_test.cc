@@ -1,6 +1,7 @@
 // Output that does not arrive is an error, whatever the command.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 
 #include <array>
 #include <string>
@@ -79,10 +80,15 @@ TEST_F(Output, OfWatchThatNobodyTakesDoesNotKeepItFromEnding) {
     const auto [read_end, write_end] = make_pipe();
     const Descriptor reader(read_end);
     const Descriptor writer(write_end);
-    const std::string full(static_cast<std::size_t>(fcntl(write_end, F_GETPIPE_SZ)), 'x');
-    ASSERT_EQ(write(write_end, full.data(), full.size()), static_cast<ssize_t>(full.size()));
+    ASSERT_GT(fcntl(write_end, F_SETPIPE_SZ, 4096), 0);
     ToolInto watch(write_end, {"watch", name(), "--interval", "1", "--json"});
-    usleep(300'000);  // most likely it waits to write by now; it must end either way
+    // Until nothing more goes in.
+    for (int before = 0, now = 0, same = 0; same < 50; same = now == before ? same + 1 : 0) {
+      before = now;
+      usleep(1000);
+      ASSERT_EQ(ioctl(read_end, FIONREAD, &now), 0);
+      if (now == 0) same = -1;
+    }
     ::kill(watch.pid(), signal);
     EXPECT_EQ(watch.join(), 0);
   }

@@ -26,9 +26,11 @@ class ShmWriter {
   explicit ShmWriter(const Endpoint& endpoint);
   ~ShmWriter();
 
-  // Scatters narrow rows by slot under the lock and makes `step` visible. A slot stored as ~slot is
+  // Scatters narrow rows by slot under the lock and makes `step` visible. Ids are not looked at:
+  // rows are a device's, which has (H20). A slot stored as ~slot is
   // marked missing. RangeError for a slot outside the buffer, ArgumentError for a slot that comes
-  // twice or a step that is not above the last; nothing is changed then. TimeoutError if the lock
+  // twice or a step that is not above the last, MismatchError for a stamp that another process
+  // wrote over; nothing is changed then. TimeoutError if the lock
   // cannot be had within endpoint.limit, with the process that holds it and lock_times().
   void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
