@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "../../ipc/src/system_limits.h"
+
 namespace moetap::host {
 namespace {
 
@@ -46,7 +48,7 @@ ThreadStream::ThreadStream(Executor& executor, StreamList& streams)
     : HostStream(executor),
       streams_(streams),
       ring_(std::make_unique<std::array<Operation, kDepth>>()),
-      thread_([this] { run_all(); }) {
+      thread_(start_thread("a stream of the host device", [this] { run_all(); })) {
   streams_.add(*this);
 }
 

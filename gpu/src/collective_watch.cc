@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "../../ipc/src/system_limits.h"
+
 namespace moetap {
 namespace {
 
@@ -16,9 +18,11 @@ constexpr Milliseconds kPause{5};
 
 CollectiveWatch::CollectiveWatch(Device& device, CollectiveBackend& backend, Milliseconds limit,
                                  std::string who)
-    : device_(device), backend_(backend), limit_(limit), who_(std::move(who)), thread_([this] {
-        look_all_the_time();
-      }) {}
+    : device_(device),
+      backend_(backend),
+      limit_(limit),
+      who_(std::move(who)),
+      thread_(start_thread("the watch of gathers", [this] { look_all_the_time(); })) {}
 
 CollectiveWatch::~CollectiveWatch() {
   {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "../../ipc/src/system_limits.h"
 #include "../../lib/src/injection.h"
 #include "step_descriptor.h"
 
@@ -38,7 +39,9 @@ RequestKeeper::RequestKeeper(const Endpoint& endpoint, int max_steps, Keeping ke
   for (ExpectedStep& step : steps_) {
     step.requests.reserve(static_cast<std::size_t>(endpoint.max_tokens));
   }
-  if (keeping_ == Keeping::in_a_thread) thread_ = std::thread([this] { run(); });
+  if (keeping_ == Keeping::in_a_thread) {
+    thread_ = start_thread("the cache of rows by request", [this] { run(); });
+  }
 }
 
 RequestKeeper::~RequestKeeper() {

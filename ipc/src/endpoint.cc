@@ -58,6 +58,11 @@ void Endpoint::validate() const {
                     "use the native layout, or a shape without weights",
                     weight_type_name(shape.weight_type())));
   }
+  if (layout == ShmLayout::wire && huge_pages) {
+    throw ArgumentError(
+        "endpoint: huge_pages is true with the wire-compatible layout, whose buffer another "
+        "program may make: leave it off, or use the native layout");
+  }
   if (layout != ShmLayout::native && layout != ShmLayout::wire) {
     throw ArgumentError(fmt::format("endpoint: layout is {}, but must be native (0) or wire (1)",
                                     static_cast<int>(layout)));

@@ -182,7 +182,10 @@ void claim(int fd, Role role, const std::string& name, std::string_view who) {
 }  // namespace
 
 Segment Segment::create(const std::string& name, std::size_t bytes, bool huge_pages) {
-  if (huge_pages) require_huge_pages(name);
+  if (huge_pages && bytes != 0) {
+    require_huge_pages(name);
+    bytes = in_whole_huge_pages(bytes);
+  }
   return own(name, bytes, false, huge_pages);
 }
 
@@ -226,7 +229,8 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, boo
     }
     reserve(fd, name, bytes);
     MOETAP_POINT("create reserved");
-    if (segment.map()) return segment;
+    if (huge_pages) require_in_huge_pages(segment.bytes(), name);
+    if (huge_pages || segment.map()) return segment;
   }
 }
 

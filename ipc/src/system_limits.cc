@@ -3,9 +3,11 @@
 #include <moetap/error.h>
 
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sys/resource.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <string_view>
@@ -38,6 +40,65 @@ std::size_t status_bytes(std::string_view field) {
     if (line.starts_with(field)) return std::stoull(line.substr(field.size() + 1)) * 1024;
   }
   return 0;
+}
+
+// What RLIMIT_STACK was when the process started, unless it has changed it.
+std::size_t stack_of_a_thread() {
+  pthread_attr_t attributes;
+  std::size_t bytes = 0;
+  if (pthread_getattr_default_np(&attributes) == 0) {
+    pthread_attr_getstacksize(&attributes, &bytes);
+    pthread_attr_destroy(&attributes);
+  }
+  return bytes;
+}
+
+struct Used {
+  std::size_t now = 0;
+  std::size_t most = 0;
+};
+
+// The first of this process's control groups, from its own up, that may have no more processes and
+// threads than it has; "" if none. /proc/self/cgroup has "0::/a/b", or "8:pids:/a/b" of version 1.
+std::string full_control_group() {
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const auto first = line.find(':');
+    const auto second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (!controllers.empty() && controllers != "pids") continue;
+    const std::filesystem::path root =
+        controllers.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/pids";
+    // Inside of a container the path may be the one outside, and its own group be the root.
+    for (std::filesystem::path group = line.substr(second + 1);; group = group.parent_path()) {
+      const std::filesystem::path directory = root / group.relative_path();
+      Used tasks;
+      if (std::ifstream(directory / "pids.max") >> tasks.most &&
+          std::ifstream(directory / "pids.current") >> tasks.now && tasks.now >= tasks.most) {
+        return fmt::format("{} of {} ({})", tasks.now, tasks.most,
+                           (directory / "pids.max").string());
+      }
+      if (!group.has_relative_path()) break;
+    }
+  }
+  return "";
+}
+
+// Threads of the whole system: /proc/loadavg has "0.10 0.20 0.30 2/345 6789".
+Used threads_of_the_system() {
+  Used threads;
+  std::ifstream("/proc/sys/kernel/threads-max") >> threads.most;
+  std::string load[3];
+  std::size_t running = 0;
+  char slash = 0;
+  std::ifstream("/proc/loadavg") >> load[0] >> load[1] >> load[2] >> running >> slash >>
+      threads.now;
+  return threads;
+}
+
+std::string or_unlimited(rlim_t limit) {
+  return limit == RLIM_INFINITY ? "unlimited" : fmt::format("{}", limit);
 }
 
 }  // namespace
@@ -89,6 +150,39 @@ std::string limit_on_map(int error, std::size_t bytes) {
       "(vm.overcommit_memory "
       "is {}): configure fewer slots or a shorter ring",
       bytes, value_of("/proc/sys/vm/overcommit_memory"));
+}
+
+// The call says EAGAIN for all of them.
+std::string limit_on_thread() {
+  const rlim_t space = soft_limit(RLIMIT_AS);
+  const std::size_t stack_bytes = stack_of_a_thread();
+  if (const std::size_t used = status_bytes("VmSize");
+      space != RLIM_INFINITY && used + stack_bytes > space) {
+    return fmt::format(
+        ": its stack needs {} bytes, and of the {} bytes of address space that this process may "
+        "have (RLIMIT_AS) {} are used: raise it with ulimit -v, or start with smaller stacks "
+        "(ulimit -s)",
+        stack_bytes, space, used);
+  }
+  if (const std::string full = full_control_group(); !full.empty()) {
+    return fmt::format(
+        ": the control group has as many processes and threads as it may, {}: raise it with "
+        "TasksMax= or docker run --pids-limit",
+        full);
+  }
+  if (const Used all = threads_of_the_system(); all.most != 0 && all.now + 16 >= all.most) {
+    return fmt::format(
+        ": all processes together have {} threads, and the system allows {} (kernel.threads-max): "
+        "raise it with sysctl",
+        all.now, all.most);
+  }
+  return fmt::format(
+      ": the user's processes may have {} threads (RLIMIT_NPROC: raise it with ulimit -u, "
+      "LimitNPROC= or "
+      "docker run --ulimit nproc=), all processes {} (kernel.threads-max) with numbers below {} "
+      "(kernel.pid_max), and this one {} mappings (vm.max_map_count): see which is used up",
+      or_unlimited(soft_limit(RLIMIT_NPROC)), value_of("/proc/sys/kernel/threads-max"),
+      value_of("/proc/sys/kernel/pid_max"), value_of("/proc/sys/vm/max_map_count"));
 }
 
 void require_file_size(std::size_t bytes, const std::string& what) {

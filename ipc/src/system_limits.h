@@ -1,17 +1,41 @@
 // Limits of the system that a call ran into: which one, how large it is, and how to raise it.
 #pragma once
 
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <concepts>
 #include <cstddef>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 namespace moetap {
 
-// For the errno of a call that opens a file; "" if no limit explains it, else a sentence that starts
-// with ": ".
+// For the errno of a call that opens a file; "" if no limit explains it, else a sentence that
+// starts with ": ".
 std::string limit_on_open(int error);
 
 // For the errno of mmap(2) of so many bytes.
 std::string limit_on_map(int error, std::size_t bytes);
+
+// For a thread that could not be made.
+std::string limit_on_thread();
+
+// SystemError with that if there can be none. `what` begins the message: "the host device's
+// stream".
+template <std::invocable Run>
+std::thread start_thread(std::string_view what, Run&& run) {
+  try {
+    return std::thread(std::forward<Run>(run));
+  } catch (const std::system_error& error) {
+    throw SystemError(error.code().value(),
+                      fmt::format("{} gets no thread{}", what, limit_on_thread()));
+  }
+}
 
 // SystemError(EFBIG) if no file of so many bytes may be made: exceeding RLIMIT_FSIZE would end the
 // process with a signal. `what` begins the message.

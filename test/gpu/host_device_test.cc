@@ -2,6 +2,8 @@
 #include <moetap/error.h>
 #include <moetap/host_device.h>
 
+#include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "child_process.h"
 #include "device_test.h"
 
 namespace moetap::test {
@@ -317,6 +320,28 @@ TEST(HostStreams, WakeWhoSleeps) {
   }
   EXPECT_TRUE(b->idle());
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// A sanitizer needs more address space than is allowed here.
+TEST(HostStreams, AndMemoryThatTheSystemRefusesNameTheLimit) {
+  ChildProcess child([] {
+    const auto device = make_host_device();
+    const rlimit space{std::size_t{200} << 20, RLIM_INFINITY};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &space), 0);
+    pthread_attr_t attributes;  // stacks larger than any that may be left of an earlier thread
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, std::size_t{256} << 20);
+    ASSERT_EQ(pthread_setattr_default_np(&attributes), 0);
+    for (const std::string& message : {message_of([&] { device->make_stream(); }), message_of([&] {
+                                         device->allocate(std::size_t{256} << 20);
+                                       })}) {
+      EXPECT_NE(message.find("209715200 bytes of address space"), std::string::npos) << message;
+      EXPECT_NE(message.find("ulimit -v"), std::string::npos) << message;
+    }
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+#endif
 
 }  // namespace
 }  // namespace moetap::test

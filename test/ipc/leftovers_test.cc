@@ -144,6 +144,20 @@ TEST_F(LeftoversTest, H23ADeadWorkersBufferGoesWithItsLockFile) {
   EXPECT_FALSE(reclaim(buffer));
 }
 
+// Its owner died after the new one had looked for leftovers: as good as of a name that is not
+// looked for.
+TEST_F(LeftoversTest, H23WhoTakesADeadWorkersNameRemovesItsLockFile) {
+  const fs::path lock = lock_path(endpoint).parent_path() / lock_file_name(unnamed.substr(1));
+  make_file(unnamed, native_bytes(endpoint));
+  std::ofstream(lock).close();
+  const int fd = shm_open(unnamed.c_str(), O_RDWR, 0);
+  ASSERT_EQ(pwrite(fd, lock.c_str(), lock.native().size(), offsetof(ShmControl, lock_path)),
+            std::ssize(lock.native()));
+  close(fd);
+  const Segment taken = Segment::create(unnamed, native_bytes(endpoint));
+  EXPECT_FALSE(fs::exists(lock));
+}
+
 // Killed between the making of the lock file and the publication of its identity.
 TEST_F(LeftoversTest, H23ALockFileWithoutAnIdentityYetGoesToo) {
   std::ofstream(lock_path(endpoint)).close();

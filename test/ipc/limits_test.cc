@@ -1,18 +1,27 @@
 // Limits of the system, each run into for real by a child that lowers it for itself.
+#include <moetap/channel.h>
 #include <moetap/error.h>
 #include <moetap/file_lock.h>
+#include <moetap/readers.h>
 #include <moetap/segment.h>
 #include <moetap/segments.h>
 #include <moetap/shm_writer.h>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -133,6 +142,79 @@ TEST_F(LimitsTest, AddressSpace) {
   EXPECT_EQ(child.join(), 0);
 }
 
+std::string refused_thread() {
+  return message_of<SystemError>([] { start_thread("a test", [] {}).join(); });
+}
+
+TEST_F(LimitsTest, AddressSpaceForAThread) {
+  if (kSanitized) GTEST_SKIP();
+  ChildProcess child([&] {
+    lower(RLIMIT_AS, std::size_t{200} << 20);
+    pthread_attr_t attributes;  // its stack, larger than any that may be left of an earlier thread
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, std::size_t{256} << 20);
+    ASSERT_EQ(pthread_setattr_default_np(&attributes), 0);
+    const std::string message = refused_thread();
+    EXPECT_TRUE(contains(message, "a test gets no thread")) << message;
+    EXPECT_TRUE(contains(message, "268435456 bytes")) << message;
+    EXPECT_TRUE(contains(message, "209715200 bytes of address space")) << message;
+    EXPECT_TRUE(contains(message, "ulimit -v")) << message;
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST_F(LimitsTest, ThreadsOfTheUser) {
+  if (kSanitized) GTEST_SKIP();
+  ChildProcess child([&] {
+    ASSERT_TRUE(geteuid() != 0 || setuid(65534) == 0);  // root has no such limit
+    lower(RLIMIT_NPROC, 1);
+    const std::string message = refused_thread();
+    EXPECT_TRUE(contains(message, "may have 1 threads (RLIMIT_NPROC")) << message;
+    EXPECT_TRUE(contains(message, "ulimit -u")) << message;
+    EXPECT_TRUE(contains(message, "kernel.threads-max")) << message;
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+// One that may have a single thread, where the system lets this process make one.
+class ControlGroup {
+ public:
+  ControlGroup() {
+    for (const char* root : {"/sys/fs/cgroup/pids", "/sys/fs/cgroup"}) {
+      path_ = std::filesystem::path(root) / ("moetap-test-" + std::to_string(getpid()));
+      std::error_code error;
+      if (!std::filesystem::create_directory(path_, error)) continue;
+      std::ofstream limit(path_ / "pids.max");
+      if (limit << "1" << std::flush) return;
+      std::filesystem::remove(path_, error);
+    }
+    path_.clear();
+  }
+  ControlGroup(const ControlGroup&) = delete;
+  ControlGroup& operator=(const ControlGroup&) = delete;
+  ~ControlGroup() {
+    // The kernel needs a moment after the last of its processes is reaped.
+    for (int i = 0; i < 1000 && !path_.empty() && rmdir(path_.c_str()) != 0; ++i) usleep(1000);
+  }
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST_F(LimitsTest, ThreadsOfTheControlGroup) {
+  const ControlGroup group;
+  if (kSanitized || group.path().empty()) GTEST_SKIP() << "no control group can be made here";
+  ChildProcess child([&] {
+    std::ofstream(group.path() / "cgroup.procs") << getpid() << std::flush;
+    const std::string message = refused_thread();
+    EXPECT_TRUE(contains(message, "1 of 1 (" + (group.path() / "pids.max").string())) << message;
+    EXPECT_TRUE(contains(message, "--pids-limit")) << message;
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
 // The system ends a process that exceeds this one.
 TEST_F(LimitsTest, SizeOfAFile) {
   ChildProcess child([&] {
@@ -162,7 +244,7 @@ TEST_F(LimitsTest, H23ASmallSharedMemoryFileSystem) {
   EXPECT_EQ(child.join(), 0);
 }
 
-// Of the mapping at this address, in kB, from /proc/self/smaps.
+// Of the mapping at this address, from /proc/self/smaps.
 std::size_t mapped_in_huge_pages(const void* at) {
   char start[32];
   std::snprintf(start, sizeof start, "%lx-", reinterpret_cast<unsigned long>(at));
@@ -172,29 +254,113 @@ std::size_t mapped_in_huge_pages(const void* at) {
     if (line.find('-') != std::string::npos && line.find(':') > line.find('-')) {
       here = line.starts_with(start);
     }
-    if (here && line.starts_with("ShmemPmdMapped:")) return std::stoull(line.substr(15));
+    if (here && line.starts_with("ShmemPmdMapped:")) return std::stoull(line.substr(15)) * 1024;
   }
   return 0;
 }
 
-TEST_F(LimitsTest, HugePagesWhereTheyAreAskedForAndGiven) {
-  std::ifstream setting("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-  if (!setting || !can_mount_shared_memory()) GTEST_SKIP() << "needs a mount of its own";
-  ChildProcess child([&] {
-    ASSERT_TRUE(mount_own_shared_memory("size=64m,huge=advise"));
-    ASSERT_EQ(why_no_huge_pages(), "");
-    constexpr std::size_t kHuge = 8 << 20;
-    const Segment huge = Segment::create(name, kHuge, true);
-    EXPECT_EQ(huge.bytes().size(), kHuge);
-    EXPECT_EQ(std::ranges::count(huge.bytes(), std::byte{0}), std::ssize(huge.bytes()));
-    EXPECT_GT(mapped_in_huge_pages(huge.bytes().data()), 0u);
-    const Segment small = Segment::create(name + "_small", kHuge);
+class HugePages : public LimitsTest {
+ protected:
+  HugePages() {
+    std::ifstream size("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+    size >> huge;
+  }
+  void SetUp() override {
+    std::ifstream setting("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    if (huge == 0 || !setting || !can_mount_shared_memory()) {
+      GTEST_SKIP() << "needs a mount of its own";
+    }
+  }
+  // In a /dev/shm that gives them.
+  template <class Body>
+  static void expect_in_child(const Body& body) {
+    ChildProcess child([&] {
+      ASSERT_TRUE(mount_own_shared_memory("size=64m,huge=advise"));
+      ASSERT_EQ(why_no_huge_pages(), "");
+      body();
+    });
+    EXPECT_EQ(child.join(), 0);
+  }
+
+  std::size_t huge = 0;
+};
+
+// All of it, also what is smaller than one; or an error of a machine that has no more of them.
+TEST_F(HugePages, AreWhatAllOfASegmentIsIn) {
+  expect_in_child([&] {
+    for (const std::size_t bytes : {std::size_t{1}, test::kBytes, huge, 3 * huge + 1}) {
+      const std::size_t whole = (bytes + huge - 1) / huge * huge;
+      try {
+        const Segment segment = Segment::create(name, bytes, true);
+        EXPECT_EQ(segment.bytes().size(), whole);
+        EXPECT_EQ(mapped_in_huge_pages(segment.bytes().data()), whole);
+        EXPECT_EQ(std::ranges::count(segment.bytes(), std::byte{0}), std::ssize(segment.bytes()));
+        EXPECT_EQ(Segment::open(name).bytes().size(), whole);
+      } catch (const SystemError& error) {
+        EXPECT_TRUE(contains(error.what(), "of its " + std::to_string(whole))) << error.what();
+      }
+      EXPECT_FALSE(std::filesystem::exists(file()));
+    }
+    const Segment small = Segment::create(name, 4 * huge);
     EXPECT_EQ(mapped_in_huge_pages(small.bytes().data()), 0u);
     const std::string full = message_of<SystemError>(
         [&] { Segment::create(name + "_full", std::size_t{1} << 30, true); });
     EXPECT_TRUE(contains(full, "1073741824")) << full;
   });
-  EXPECT_EQ(child.join(), 0);
+}
+
+TEST_F(HugePages, ServeBothTransports) {
+  expect_in_child([&] {
+    endpoint.huge_pages = true;
+    try {
+      const ShmWriter writer(endpoint);
+      const ChannelProducer producer(endpoint);
+      EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
+      const ChannelConsumer consumer(endpoint);
+    } catch (const SystemError& error) {
+      EXPECT_TRUE(contains(error.what(), "scattered")) << error.what();
+    }
+  });
+}
+
+// As from Linux before 5.14: nothing is said, and small pages are given.
+TEST_F(HugePages, ThatTheKernelDoesNotGiveAreAnError) {
+  expect_in_child([&] {
+    constexpr std::uint32_t kPopulateWrite = 23;
+    sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kPopulateWrite, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog program{std::size(code), code};
+    ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+    const std::string message =
+        message_of<SystemError>([&] { Segment::create(name, test::kBytes, true); });
+    EXPECT_TRUE(contains(message, "got 0 of its " + std::to_string(huge))) << message;
+    EXPECT_TRUE(contains(message, "5.14")) << message;
+    EXPECT_FALSE(std::filesystem::exists(file()));
+  });
+}
+
+TEST_F(HugePages, ThatAreOffForTheProcessAreAnErrorThatSaysWhy) {
+  expect_in_child([&] {
+    ASSERT_EQ(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
+    EXPECT_TRUE(contains(why_no_huge_pages(), "PR_SET_THP_DISABLE"));
+    const std::string message =
+        message_of<SystemError>([&] { Segment::create(name, test::kBytes, true); });
+    EXPECT_TRUE(contains(message, why_no_huge_pages())) << message;
+  });
+}
+
+TEST_F(LimitsTest, HugePagesOfTheWireLayoutAreRefused) {
+  endpoint.layout = ShmLayout::wire;
+  endpoint.huge_pages = true;
+  const std::string message = message_of<ArgumentError>([&] { ShmWriter{endpoint}; });
+  EXPECT_TRUE(contains(message, "huge_pages")) << message;
 }
 
 TEST_F(LimitsTest, HugePagesThatAreNotGivenAreAnErrorThatSaysWhy) {

@@ -30,8 +30,9 @@ struct Endpoint {
   int ring_depth = 4;                    // device transport: steps that may wait for the scheduler
   ShmLayout layout = ShmLayout::native;  // shm transport
   Milliseconds limit{30'000};  // for any wait on the other side: attach, a full ring, a lock
-  // Worker: its shared memory in huge pages, native layout. An error that says why if this machine
-  // gives none; ask why_no_huge_pages() (segments.h) first to do without then.
+  // Worker: all of its shared memory in huge pages, of which the last may be used in part only;
+  // native layout. An error that says why if this machine gives none, or too few just now; ask
+  // why_no_huge_pages() (segments.h) first to do without then.
   bool huge_pages = false;
 
   // ArgumentError that names the field, its value and what is allowed.

@@ -24,7 +24,7 @@ class Segment {
   // OwnedError with the living owner's pid; SystemError with the bytes needed and free, and what to
   // change, if /dev/shm is too small; MismatchError for another user's segment; ArgumentError for
   // a bad name or size.
-  // huge_pages: see Endpoint.
+  // huge_pages: see Endpoint. Rounds `bytes` up to whole ones.
   static Segment create(const std::string& name, std::size_t bytes, bool huge_pages = false);
 
   // As create(), but an existing segment of exactly `bytes` without an owner is kept as it is and
