@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <limits>
 #include <utility>
 
@@ -192,7 +193,11 @@ OwnCudaStream::~OwnCudaStream() {
   abandon_recording();
   streams_.remove(get());
   const Scope scope(device_, std::nothrow);
-  cudaStreamSynchronize(get());
+  const cudaError_t error = cudaStreamSynchronize(get());
+  if (error == cudaSuccess) return;
+  // A broken context: nothing runs any more, and a destructor cannot throw what happened.
+  std::fprintf(stderr, "moetap: a stream ended with work undone: %s: %s\n", cudaGetErrorName(error),
+               cudaGetErrorString(error));
 }
 
 }  // namespace moetap::cuda

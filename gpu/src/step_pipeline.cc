@@ -35,8 +35,6 @@ StepPipeline::StepPipeline(Device& device, const Endpoint& endpoint, int staging
   }
 }
 
-StepPipeline::~StepPipeline() { copies_->synchronize(); }
-
 void StepPipeline::begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream) {
   cache_.begin_step(step.step, step.num_tokens, dp_row, stream);
   step_ = step.step;

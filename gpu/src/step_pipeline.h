@@ -47,7 +47,8 @@ class StepPipeline {
   // At most `max_in_flight` steps are published and not yet given to `sink`.
   StepPipeline(Device& device, const Endpoint& endpoint, int staging_depth, int max_in_flight,
                Sink sink);
-  ~StepPipeline();  // when everything has arrived
+  StepPipeline(const StepPipeline&) = delete;
+  StepPipeline& operator=(const StepPipeline&) = delete;
 
   DeviceCache& cache() { return cache_; }
   const ModelShape& shape() const { return cache_.shape(); }
@@ -109,6 +110,7 @@ class StepPipeline {
   std::mutex failures_mutex_;
   std::deque<StepFailed> failures_;
 
+  // Goes first, when everything has arrived: a stream's end waits for its work, and throws nothing.
   std::unique_ptr<Stream> copies_;
 };
 

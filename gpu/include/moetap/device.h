@@ -36,6 +36,7 @@ class Graph {
 
 class Stream {
  public:
+  // Of a stream that a device made: when all queued work is done. Never throws.
   virtual ~Stream() = default;
 
   // Between device memory of this device and more of that, or pinned host memory. Sources and
