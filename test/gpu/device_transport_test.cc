@@ -17,6 +17,7 @@
 #include "message_of.h"
 #include "scenario.h"
 #include "test_endpoint.h"
+#include "test_kernels.h"
 #include "watched_device.h"
 
 namespace moetap::test {
@@ -58,15 +59,54 @@ INSTANTIATE_TEST_SUITE_P(Seeds, Delayed,
 TEST_P(Delayed, TheCopyFollowsTheSnapshotAndTheNextSnapshotTheCopy) {  // H15
   const auto& [held, staging_depth, seed] = GetParam();
   const Scenario scenario(kRouter, plain_steps(4));
-  WatchedDevice device(seed);
+  auto owned = make_seeded_device(seed);
+  SeededDevice& seeded = *owned;
+  WatchedDevice device(std::move(owned));
   auto worker = transport(device, staging_depth);
   Stream& copies = device.last_stream();
   Engine engine(device, scenario, std::move(worker), {});
   Stream& compute = device.last_stream();
   Reader reader(make_device_reader(endpoint));
 
-  device.seeded().hold(held == Held::compute ? compute : copies, true);
+  seeded.hold(held == Held::compute ? compute : copies, true);
   for (const ScenarioStep& step : scenario.steps) engine.run(step);
+  engine.finish();
+  EXPECT_TRUE(engine.failed().empty());
+  for (const ScenarioStep& step : scenario.steps) {
+    reader.wait_for(step.step, endpoint.limit);
+    expect_rows(reader, scenario, step);
+  }
+}
+
+// The same where work takes its time: each stream in turn is late at every step.
+class Late : public DeviceTransport,
+             public ::testing::WithParamInterface<std::tuple<Held, int, DeviceMaker>> {};
+INSTANTIATE_TEST_SUITE_P(Devices, Late,
+                         ::testing::Combine(::testing::Values(Held::compute, Held::copies),
+                                            ::testing::Values(1, 2),
+                                            ::testing::ValuesIn(every_real_device())),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param) == Held::compute ? "compute"
+                                                                                       : "copies") +
+                                  std::to_string(std::get<1>(info.param)) + "_" +
+                                  std::get<2>(info.param).name;
+                         });
+
+TEST_P(Late, TheCopyFollowsTheSnapshotAndTheNextSnapshotTheCopy) {  // H14, H15
+  const auto& [held, staging_depth, maker] = GetParam();
+  const Scenario scenario(kRouter, plain_steps(4));
+  WatchedDevice device(maker());
+  auto worker = transport(device, staging_depth);
+  Stream& copies = device.last_stream();
+  Engine engine(device, scenario, std::move(worker), {});
+  Stream& compute = device.last_stream();
+  Reader reader(make_device_reader(endpoint));
+
+  constexpr std::int64_t kLong = 20'000'000;  // ns: many times what a step's work takes
+  for (const ScenarioStep& step : scenario.steps) {
+    (held == Held::compute ? compute : copies).launch(SpinFor{kLong}, 1);
+    engine.run(step);
+  }
   engine.finish();
   EXPECT_TRUE(engine.failed().empty());
   for (const ScenarioStep& step : scenario.steps) {

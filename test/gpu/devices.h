@@ -60,6 +60,13 @@ inline std::vector<DeviceMaker> every_device() {
   return makers;
 }
 
+// Those that run work on threads or a chip of their own, and so at a speed that a test can change.
+inline std::vector<DeviceMaker> every_real_device() {
+  std::vector<DeviceMaker> makers = every_device();
+  std::erase_if(makers, [](const DeviceMaker& maker) { return maker.name.starts_with("seeded"); });
+  return makers;
+}
+
 inline std::string device_name(const ::testing::TestParamInfo<DeviceMaker>& info) {
   return info.param.name;
 }

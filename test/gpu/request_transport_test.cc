@@ -59,8 +59,11 @@ class RequestTransport : public EndpointTest {
 class RequestTransportEndToEnd : public RequestTransport,
                                  public ::testing::WithParamInterface<DeviceMaker> {
  protected:
+  // Every other device with weights.
   RequestTransportEndToEnd()
-      : scenario(GetParam().seed + 7, {.shape = endpoint.shape, .missing_routes = true}) {}
+      : RequestTransport(ModelShape::uniform(5, 8, 128).with_weights(
+            GetParam().seed % 2 == 0 ? WeightType::float32 : WeightType::none)),
+        scenario(GetParam().seed + 7, {.shape = endpoint.shape, .missing_routes = true}) {}
 
   void run_worker() {
     const auto device = GetParam()();

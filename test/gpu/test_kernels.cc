@@ -10,3 +10,4 @@ MOETAP_DEFINE_KERNEL(moetap::test::OutputPicks);
 MOETAP_DEFINE_KERNEL(moetap::test::Set);
 MOETAP_DEFINE_KERNEL(moetap::test::SinkPicks);
 MOETAP_DEFINE_KERNEL(moetap::test::Spin);
+MOETAP_DEFINE_KERNEL(moetap::test::SpinFor);

@@ -11,3 +11,4 @@ MOETAP_CUDA_KERNEL(moetap::test::OutputPicks);
 MOETAP_CUDA_KERNEL(moetap::test::Set);
 MOETAP_CUDA_KERNEL(moetap::test::SinkPicks);
 MOETAP_CUDA_KERNEL(moetap::test::Spin);
+MOETAP_CUDA_KERNEL(moetap::test::SpinFor);

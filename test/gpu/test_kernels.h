@@ -55,6 +55,29 @@ struct AddScaled {
   }
 };
 
+// Keeps its stream for so long.
+struct SpinFor {
+  std::int64_t ns;
+  MOETAP_DEVICE void operator()(Block block) const {
+    if (block.index != 0 || block.lane != 0) return;
+#if defined(__CUDA_ARCH__)
+    const std::int64_t start = device_ns();
+    while (device_ns() - start < ns) __nanosleep(1000);
+#else
+    std::this_thread::sleep_for(std::chrono::nanoseconds(ns));
+#endif
+  }
+
+ private:
+#if defined(__CUDACC__)
+  __device__ static std::int64_t device_ns() {
+    std::int64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+  }
+#endif
+};
+
 // Keeps its stream until `*open` is not 0 (pinned memory, set by the host), for 20 s at most.
 struct Spin {
   const std::uint32_t* open;

@@ -258,14 +258,16 @@ TEST_P(DelayedWantedRows, TheirListStaysAsItIsUntilItWasRead) {  // H13, H14, H1
     steps.push_back(step);
   }
   const Scenario scenario(kRouter, steps);
-  WatchedDevice device(seed);
+  auto owned = make_seeded_device(seed);
+  SeededDevice& seeded = *owned;
+  WatchedDevice device(std::move(owned));
   auto worker = make_device_transport(device, endpoint, {.staging_depth = staging_depth});
   Stream& copies = device.last_stream();
   Engine engine(device, scenario, std::move(worker), {});
   Stream& compute = device.last_stream();
   Reader reader(make_device_reader(endpoint));
 
-  device.seeded().hold(held == Held::compute ? compute : copies, true);
+  seeded.hold(held == Held::compute ? compute : copies, true);
   for (const ScenarioStep& step : steps) {
     engine.begin(step);
     // As late as it can be: the ring has room for this step, and no other has left it.
