@@ -31,6 +31,7 @@ struct Options {
   std::string transport = "both";
   std::string layout = "native";
   std::string host_cache = "scheduler";
+  std::string weights = "none";
   std::int64_t kv_blocks = 0;
   std::uint64_t seed = 1;
   std::string json;
@@ -102,6 +103,9 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--layout", o.layout, "of the shm transport's memory: native, or vLLM's (wire)")
       ->check(CLI::IsMember({"native", "wire"}))
       ->capture_default_str();
+  app.add_option("--weights", o.weights, "of the router, captured and verified beside the ids")
+      ->check(CLI::IsMember({"none", "float32", "bfloat16"}))
+      ->capture_default_str();
   app.add_option(
          "--host-cache", o.host_cache,
          "where the device transport keeps rows: scheduler, by slot, or per-request, in the "
@@ -132,9 +136,14 @@ void add_options(CLI::App& app, Options& o) {
   add_life_options(app, o);
 }
 
-moetap::ModelShape model_shape(const std::string& model) {
-  return std::filesystem::is_regular_file(model) ? moetap::ModelShape::from_config_file(model)
-                                                 : moetap::ModelShape::known(model);
+moetap::ModelShape model_shape(const std::string& model, const std::string& weights) {
+  const auto shape = std::filesystem::is_regular_file(model)
+                         ? moetap::ModelShape::from_config_file(model)
+                         : moetap::ModelShape::known(model);
+  for (const auto type : {moetap::WeightType::float32, moetap::WeightType::bfloat16}) {
+    if (weights == moetap::weight_type_name(type)) return shape.with_weights(type);
+  }
+  return shape;
 }
 
 void set_kv_blocks(Options& o, const Trace& trace) {
@@ -183,6 +192,9 @@ void check_together(Options& o) {
   if (o.transport != "shm") {
     throw moetap::ArgumentError("--layout wire is of --transport shm; name that too");
   }
+  if (o.weights != "none") {
+    throw moetap::ArgumentError("--layout wire is int32 ids and has no room for --weights");
+  }
   if (offload.blocks != 0) {
     throw moetap::ArgumentError(
         "--offload-blocks keeps rows that are present, and --layout wire cannot tell which are");
@@ -192,7 +204,7 @@ void check_together(Options& o) {
 int run_demo(Options& o) {
   check_together(o);
   if (!o.json.empty()) expect_writable(o.json);
-  const moetap::ModelShape shape = model_shape(o.model);
+  const moetap::ModelShape shape = model_shape(o.model, o.weights);
   const Trace trace =
       o.trace.empty() ? generate_trace(o.requests != 0 ? o.requests : kGeneratedRequests, o.seed)
                       : load_trace(o.trace, o.requests, o.seed);

@@ -249,6 +249,7 @@ std::string encode(const WorkerConfig& config) {
               {"moe_layers", e.shape.moe_layers()},
               {"top_k", e.shape.top_k()},
               {"num_experts", e.shape.num_experts()},
+              {"weight_type", static_cast<int>(e.shape.weight_type())},
               {"num_slots", e.num_slots},
               {"max_tokens", e.max_tokens},
               {"ring_depth", e.ring_depth},
@@ -272,7 +273,10 @@ WorkerConfig decode_config(const std::string& text) {
   }
   const moetap::ModelShape shape(layers, number<int>(json, "top_k"),
                                  number<int>(json, "num_experts"));
-  WorkerConfig config{.endpoint = {.instance = {}, .shape = shape}};
+  const auto weights = number<std::uint8_t>(json, "weight_type");
+  WorkerConfig config{
+      .endpoint = {.instance = {},
+                   .shape = shape.with_weights(static_cast<moetap::WeightType>(weights))}};
   moetap::Endpoint& e = config.endpoint;
   e.instance = member(json, "instance", Json::value_t::string).get<std::string>();
   e.dp_rank = number<int>(json, "dp_rank");

@@ -21,6 +21,8 @@ class Router {
         top_k_(static_cast<std::uint32_t>(shape.top_k())),
         max_stride_(std::clamp(num_experts_ / top_k_, 1U, 4U)) {}
 
+  MOETAP_DEVICE int top_k() const { return static_cast<int>(top_k_); }
+
   // Writes top_k ids to `ids`.
   template <class Id>
   MOETAP_DEVICE void operator()(Token token, std::int64_t position, int layer, Id* ids) const {
@@ -39,6 +41,13 @@ class Router {
       id += next;
       if (id >= num_experts_) id -= num_experts_;
     }
+  }
+
+  // The weight of pick k, 0.5 to 1, as the bits of a float32, whose upper half is a bfloat16.
+  MOETAP_DEVICE std::uint32_t weight(Token token, std::int64_t position, int layer, int k) const {
+    return 0x3F00'0000U |
+           static_cast<std::uint32_t>(
+               mix(hash(token, position, layer) + static_cast<std::uint64_t>(k)) >> 41);
   }
 
  private:

@@ -74,7 +74,14 @@ void Verifier::check_row(const Request& request, std::int64_t position,
   }
   ++counts_.wrong;
   std::size_t id = 0;
-  while (id_at(row, shape_.id_type(), id) == id_at(expected_row_, shape_.id_type(), id)) ++id;
+  while (id < shape_.row_ids() &&
+         id_at(row, shape_.id_type(), id) == id_at(expected_row_, shape_.id_type(), id)) {
+    ++id;
+  }
+  if (id == shape_.row_ids()) {
+    return note(
+        fmt::format("{}, token {}: another weight than the router's", request.name, position));
+  }
   note(fmt::format("{}, token {}: expert {} at layer {}, must be {}", request.name, position,
                    id_at(row, shape_.id_type(), id),
                    shape_.moe_layers()[id / static_cast<std::size_t>(shape_.top_k())],
@@ -93,7 +100,21 @@ bool Verifier::matches(Token token, std::int64_t position, std::span<const std::
   } else {
     fill(reinterpret_cast<std::uint16_t*>(expected_row_.data()));
   }
+  fill_weights(token, position);
   return std::memcmp(expected_row_.data(), row.data(), row.size()) == 0;
+}
+
+// Behind the ids; the bytes between are 0 and stay so.
+void Verifier::fill_weights(Token token, std::int64_t position) {
+  const std::size_t width = moetap::weight_bytes(shape_.weight_type());
+  if (width == 0) return;
+  std::byte* to = expected_row_.data() + shape_.weights_offset();
+  for (const int layer : shape_.moe_layers()) {
+    for (int k = 0; k < shape_.top_k(); ++k, to += width) {
+      const std::uint32_t bits = router_.weight(token, position, layer, k) >> (32 - 8 * width);
+      std::memcpy(to, &bits, width);
+    }
+  }
 }
 
 void Verifier::note(const std::string& example) {

@@ -39,6 +39,7 @@ class Verifier {
 
  private:
   bool matches(Token token, std::int64_t position, std::span<const std::byte> row);
+  void fill_weights(Token token, std::int64_t position);
   void check_row(const Request& request, std::int64_t position, std::span<const std::byte> row);
   void note(const std::string& example);
 

@@ -56,7 +56,7 @@ class Worker {
   std::unique_ptr<moetap::Event> forward_done_;
   moetap::Capturer capturer_;
   std::int64_t row_stride_;  // of topk_ids: rows start at multiples of 16 bytes
-  moetap::Buffer tokens_, positions_, slots_, topk_ids_;
+  moetap::Buffer tokens_, positions_, slots_, topk_ids_, weights_;
   moetap::Buffer host_tokens_, host_positions_, host_slots_;  // pinned, copied at each step
   std::unique_ptr<moetap::Graph> graph_;
 };
@@ -90,6 +90,8 @@ Worker::Worker(const WorkerConfig& config)
   slots_ = device_->allocate(tokens * sizeof(Slot));
   topk_ids_ =
       device_->allocate(tokens * static_cast<std::size_t>(row_stride_) * sizeof(std::int32_t));
+  weights_ = device_->allocate(tokens * static_cast<std::size_t>(row_stride_) *
+                               moetap::weight_bytes(config.endpoint.shape.weight_type()));
   host_tokens_ = device_->allocate_pinned(tokens * sizeof(Token));
   host_positions_ = device_->allocate_pinned(tokens * sizeof(std::int32_t));
   host_slots_ = device_->allocate_pinned(tokens * sizeof(Slot));
@@ -111,16 +113,19 @@ void Worker::record_graph() {
 
 void Worker::run_layers(std::int64_t rows) {
   const int top_k = capturer_.shape().top_k();
+  const moetap::TopkWeights weights{weights_.data(), capturer_.shape().weight_type(), row_stride_};
   for (const int layer : capturer_.shape().moe_layers()) {
     run_router(layer, rows);
-    capturer_.capture(layer, {topk_ids_.data(), moetap::IdType::int32, rows, top_k, row_stride_},
+    capturer_.capture(layer,
+                      {topk_ids_.data(), moetap::IdType::int32, rows, top_k, row_stride_, weights},
                       *stream_);
   }
 }
 
 void Worker::run_router(int layer, std::int64_t rows) {
   stream_->launch(RouterKernel{router_, tokens_.as<Token>(), positions_.as<std::int32_t>(), rows,
-                               topk_ids_.as<std::int32_t>(), row_stride_, layer},
+                               topk_ids_.as<std::int32_t>(), row_stride_, layer,
+                               capturer_.shape().weight_type(), weights_.data()},
                   (rows + RouterKernel::kTile - 1) / RouterKernel::kTile);
 }
 

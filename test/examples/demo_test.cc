@@ -157,6 +157,18 @@ TEST_F(Demo, VerifiesRowsThatTheWorkerKeepsByRequest) {
 }
 
 // As after a restart, or in another engine.
+TEST_F(Demo, VerifiesWeightsOverBothTransports) {
+  for (const char* weights : {"float32", "bfloat16"}) {
+    const auto runs =
+        run({"--requests", "20", "--kv-blocks", "200", "--step-ms", "0", "--weights", weights});
+    ASSERT_EQ(runs.size(), 2U);
+    for (const auto& one : runs) {
+      EXPECT_EQ(one["rows_verified"], one["rows_expected"]);
+      EXPECT_GT(one["rows_verified"], 0);
+    }
+  }
+}
+
 TEST_F(Demo, TakesRowsBackThatAnotherRunOffloaded) {
   const std::vector<std::string> options{
       "--requests",       "20",   "--kv-blocks",   "160",
@@ -171,6 +183,8 @@ TEST_F(Demo, TakesRowsBackThatAnotherRunOffloaded) {
 
 TEST_F(Demo, RefusesOptionsThatMakeNoSenseTogether) {
   expect_error({"--layout", "wire"}, "--layout wire is of --transport shm");
+  expect_error({"--layout", "wire", "--transport", "shm", "--weights", "float32"},
+               "has no room for --weights");
   expect_error({"--layout", "wire", "--transport", "shm", "--offload-blocks", "5"},
                "--layout wire cannot tell which are");
   expect_error({"--host-cache", "per-request"},

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,41 @@ TEST_P(VerifierTest, FindsOneWrongIdAnywhereInARow) {
     EXPECT_NE(counts.examples[0].find("the.csv:2, token 17: expert "), std::string::npos);
     EXPECT_NE(counts.examples[0].find("at layer " + std::to_string(layer)), std::string::npos)
         << counts.examples[0];
+  }
+}
+
+TEST(VerifierOfWeights, FindsOneWrongBitOfAWeight) {
+  for (const auto type : {moetap::WeightType::float32, moetap::WeightType::bfloat16}) {
+    const auto shape = moetap::ModelShape::uniform(5, 3, 100).with_weights(type);
+    const Request request{"the.csv:2", 5, 30, 11, {1}};
+    const Router router(shape);
+    moetap::Routes routes(shape, {0, 3});
+    std::fill(routes.bytes().begin(), routes.bytes().end(), std::byte{0});
+    const std::size_t width = moetap::weight_bytes(type);
+    for (std::size_t p = 0; p < 3; ++p) {
+      std::byte* const row = routes.bytes().data() + p * shape.row_bytes();
+      const auto position = static_cast<std::int64_t>(p);
+      for (int layer = 0; layer < 5; ++layer) {
+        router(request.prompt_token(position), position, layer,
+               reinterpret_cast<std::uint8_t*>(row) + layer * 3);
+        for (int k = 0; k < 3; ++k) {
+          const std::uint32_t bits =
+              router.weight(request.prompt_token(position), position, layer, k) >> (32 - 8 * width);
+          std::memcpy(row + shape.weights_offset() + (layer * 3 + k) * width, &bits, width);
+        }
+      }
+      routes.states()[p] = moetap::RowState::present;
+    }
+    Verifier right(shape);
+    right.check(request, {0, 3}, routes);
+    EXPECT_EQ(right.counts().verified, 3);
+    routes.bytes().back() ^= std::byte{1};
+    Verifier wrong(shape);
+    wrong.check(request, {0, 3}, routes);
+    EXPECT_EQ(wrong.counts().verified, 2);
+    EXPECT_EQ(wrong.counts().wrong, 1);
+    ASSERT_EQ(wrong.counts().examples.size(), 1U);
+    EXPECT_TRUE(wrong.counts().examples[0].find("token 2: another weight") != std::string::npos);
   }
 }
 

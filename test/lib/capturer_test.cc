@@ -65,6 +65,7 @@ class FakeTransport final : public CaptureTransport {
   std::uint64_t ended = 0;
 
  private:
+  friend class CapturerTest;
   ModelShape shape_{{3, 5, 6}, 2, 300};
 };
 
@@ -79,6 +80,8 @@ class CapturerTest : public testing::Test {
     for (const int layer : {3, 5, 6}) capturer->bind(layer);
     return *capturer;
   }
+
+  void set_weights(WeightType type) { transport->shape_ = transport->shape_.with_weights(type); }
 
   TopkIds ids(std::int64_t rows, std::int64_t columns = 2) const {
     return {memory.data(), IdType::int32, rows, columns, columns};
@@ -107,6 +110,32 @@ class CapturerTest : public testing::Test {
   FakeTransport* transport = nullptr;
   std::unique_ptr<Capturer> capturer;
 };
+
+TEST_F(CapturerTest, TakesTheWeightsOfTheShapeOnly) {
+  const auto type_is = [&](WeightType held, WeightType given) {
+    Capturer& c = make(RankLayout::local);
+    set_weights(held);
+    c.begin_step({.step = 1, .num_tokens = 4}, stream);
+    TopkIds picks = ids(4);
+    if (given != WeightType::none) picks.weights = {memory.data(), given, 2};
+    try {
+      c.capture(5, picks, stream);
+    } catch (const ArgumentError& error) {
+      EXPECT_TRUE(std::string(error.what())
+                      .starts_with("layer 5: topk_ids with weights of type " +
+                                   std::string(weight_type_name(given))))
+          << error.what();
+      EXPECT_TRUE(transport->captures.empty());
+      return false;
+    }
+    return true;
+  };
+  using enum WeightType;
+  EXPECT_TRUE(type_is(none, none) && type_is(float32, float32) && type_is(bfloat16, bfloat16));
+  EXPECT_TRUE(type_is(bfloat16, float32));  // rounded
+  EXPECT_FALSE(type_is(none, float32) || type_is(none, bfloat16) || type_is(float32, none));
+  EXPECT_FALSE(type_is(float32, bfloat16) || type_is(bfloat16, none));
+}
 
 TEST_F(CapturerTest, StepsReachTheTransportInOrder) {
   Capturer& capturer = make(RankLayout::local);
