@@ -49,6 +49,7 @@ struct PlanOptions {
   int layers = 0;      // these three
   int top_k = 0;
   int experts = 0;
+  std::string weights = "none";
   std::int64_t tokens = 8192;
   std::int64_t blocks = 0;
   int block_size = 16;

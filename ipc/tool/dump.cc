@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "commands.h"
@@ -115,24 +116,33 @@ std::string states_npy(std::span<const RowState> states) {
   return file;
 }
 
-std::string states_path(const std::string& path) {
+// "rows.states.npy", beside "rows.npy".
+std::string beside(const std::string& path, std::string_view what) {
   const std::string_view stem =
       path.ends_with(".npy") ? std::string_view(path).substr(0, path.size() - 4) : path;
-  return fmt::format("{}.states.npy", stem);
+  return fmt::format("{}.{}.npy", stem, what);
 }
 
 // Wherever this ends, no rows lie beside the states of others.
-void write_files(const std::string& path, std::string_view rows, std::string_view states) {
+void write_files(const std::string& path, const Routes& routes, IdType type) {
   const Interrupts interrupts;
   NewFile rows_file(path);
-  NewFile states_file(states_path(path));
-  rows_file.write(rows, interrupts);
-  states_file.write(states, interrupts);
-  unlink(states_path(path).c_str());  // an earlier dump's
+  NewFile states_file(beside(path, "states"));
+  std::optional<NewFile> weights_file;
+  rows_file.write(to_npy(routes, type), interrupts);
+  states_file.write(states_npy(routes.states()), interrupts);
+  if (routes.shape().weight_type() != WeightType::none) {
+    weights_file.emplace(beside(path, "weights"));
+    weights_file->write(weights_to_npy(routes), interrupts);
+  }
+  unlink(beside(path, "states").c_str());  // an earlier dump's
+  unlink(beside(path, "weights").c_str());
   rows_file.place();
   states_file.place();
+  if (weights_file) weights_file->place();
   rows_file.keep();
   states_file.keep();
+  if (weights_file) weights_file->keep();
 }
 
 }  // namespace
@@ -145,14 +155,18 @@ ExitStatus dump_command(const DumpOptions& options) {
   const auto slots = parse_slots(options.slots, endpoint.num_slots);
   const Routes routes = read_routes(segment, file, endpoint, slots, options);
   if (!options.missing) require_present(routes, slots);
-  write_files(options.file, to_npy(routes, type), states_npy(routes.states()));
+  write_files(options.file, routes, type);
 
   nlohmann::json json = {
       {"name", printable(segment.name)},
       {"file", printable(options.file)},
-      {"states_file", printable(states_path(options.file))},
+      {"states_file", printable(beside(options.file, "states"))},
       {"dtype", id_type_name(type)},
       {"shape", {slots.size(), endpoint.shape.num_layers(), endpoint.shape.top_k()}}};
+  if (endpoint.shape.weight_type() != WeightType::none) {
+    json["weights_file"] = printable(beside(options.file, "weights"));
+    json["weights"] = weight_type_name(endpoint.shape.weight_type());
+  }
   std::string text =
       fmt::format("{}: {} rows as {}", printable(options.file), slots.size(), id_type_name(type));
   for (const RowState state : kStates) {

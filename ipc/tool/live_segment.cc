@@ -115,7 +115,7 @@ void LiveSegment::sample(const std::vector<Slot>& slots, StepWindow window, Acti
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (states[i] != RowState::present) continue;
     ++activity.sampled;
-    count(std::span(rows).subspan(i * shape.row_bytes(), shape.row_bytes()), shape, activity.load);
+    count(std::span(rows).subspan(i * shape.row_bytes(), shape.ids_bytes()), shape, activity.load);
   }
 }
 

@@ -220,6 +220,9 @@ class Program {
                kMost);
     add_number(sub, "--top-k", plan.top_k, "experts that the router picks for a token", kMost);
     add_number(sub, "--experts", plan.experts, "experts of a layer", kMost);
+    sub->add_option("--weights", plan.weights, "captured beside the ids")
+        ->check(CLI::IsMember({"none", "float32", "bfloat16"}))
+        ->capture_default_str();
     add_number(sub, "--tokens", plan.tokens, "the most tokens of a step")->default_str("8192");
     add_number(sub, "--blocks", plan.blocks, "KV blocks of a rank (anchor group)")->required();
     add_number(sub, "--block-size", plan.block_size, "tokens of a block", kMost)->default_str("16");

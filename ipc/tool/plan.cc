@@ -31,6 +31,13 @@ struct Transport {
   std::vector<Part> parts;
 };
 
+WeightType weights_of(const PlanOptions& options) {
+  for (const WeightType type : {WeightType::float32, WeightType::bfloat16}) {
+    if (options.weights == weight_type_name(type)) return type;
+  }
+  return WeightType::none;
+}
+
 ModelShape shape_of(const PlanOptions& options) {
   const bool numbers = options.layers != 0 || options.top_k != 0 || options.experts != 0;
   if (int(!options.config.empty()) + int(!options.model.empty()) + int(numbers) != 1) {
@@ -50,7 +57,7 @@ Endpoint endpoint_of(const PlanOptions& options) {
   }
   Endpoint endpoint{.instance = "plan",
                     .dp_rank = options.ranks - 1,
-                    .shape = shape_of(options),
+                    .shape = shape_of(options).with_weights(weights_of(options)),
                     .num_slots = options.blocks * options.block_size,
                     .max_tokens = options.tokens,
                     .ring_depth = options.ring_depth};
@@ -75,16 +82,19 @@ std::vector<Transport> transports(const Endpoint& endpoint, int staging_depth) {
          {"scheduler_bytes", "the scheduler's own", 0},
          bus}};
   };
-  return {of_shm("shm", native_bytes(endpoint)),
-          of_shm("shm, wire layout", wire_bytes(endpoint)),
-          {"device",
-           {{"device_bytes", "device memory: cache, staging records",
-             cache + static_cast<std::size_t>(staging_depth) * (record + list)},
-            {"pinned_bytes", "pinned: the ring, lists of tokens", ring + depth * list},
-            {"shared_bytes", "shared memory: the ring", ring},
-            {"scheduler_bytes", "the scheduler's own: slot buffer",
-             SlotBuffer::bytes(endpoint.num_slots, shape.row_bytes())},
-            bus}}};
+  std::vector<Transport> all = {of_shm("shm", native_bytes(endpoint))};
+  if (shape.weight_type() == WeightType::none) {  // the wire layout has no room for them
+    all.push_back(of_shm("shm, wire layout", wire_bytes(endpoint)));
+  }
+  all.push_back({"device",
+                 {{"device_bytes", "device memory: cache, staging records",
+                   cache + static_cast<std::size_t>(staging_depth) * (record + list)},
+                  {"pinned_bytes", "pinned: the ring, lists of tokens", ring + depth * list},
+                  {"shared_bytes", "shared memory: the ring", ring},
+                  {"scheduler_bytes", "the scheduler's own: slot buffer",
+                   SlotBuffer::bytes(endpoint.num_slots, shape.row_bytes())},
+                  bus}});
+  return all;
 }
 
 std::string to_text(const Endpoint& endpoint, const std::vector<Transport>& all, int ranks) {
@@ -108,6 +118,7 @@ nlohmann::json to_json(const Endpoint& endpoint, const std::vector<Transport>& a
   nlohmann::json json = {{"num_layers", endpoint.shape.num_layers()},
                          {"top_k", endpoint.shape.top_k()},
                          {"num_experts", endpoint.shape.num_experts()},
+                         {"weights", weight_type_name(endpoint.shape.weight_type())},
                          {"row_bytes", endpoint.shape.row_bytes()},
                          {"num_slots", endpoint.num_slots},
                          {"max_tokens", endpoint.max_tokens},

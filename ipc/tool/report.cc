@@ -59,6 +59,7 @@ nlohmann::json to_json(const Inspection& found) {
                {"moe_layers", endpoint.shape.moe_layers()},
                {"top_k", endpoint.shape.top_k()},
                {"num_experts", endpoint.shape.num_experts()},
+               {"weights", weight_type_name(endpoint.shape.weight_type())},
                {"num_slots", endpoint.num_slots},
                {"max_tokens", endpoint.max_tokens},
                {"last_step", found.last_step}});

@@ -28,6 +28,9 @@ inline std::vector<std::byte> row_of(const ModelShape& shape, Step step, Slot sl
       row[i * id_bytes(shape.id_type()) + b] = static_cast<std::byte>(id >> (8 * b));
     }
   }
+  for (std::size_t at = shape.weights_offset(); at < row.size(); ++at) {
+    row[at] = static_cast<std::byte>(step * 19 + static_cast<std::uint64_t>(slot) * 5 + at);
+  }
   return row;
 }
 

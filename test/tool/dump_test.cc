@@ -89,6 +89,27 @@ TEST_F(Dump, WritesALivingWorkersRows) {
   expect_rows({{1, 1}, {2, 1}, {3, 2}, {40, 2}});
 }
 
+TEST_F(Dump, WritesWeightsToAFileOfTheirOwn) {
+  const std::string weights_file = output_directory / "rows.weights.npy";
+  for (const WeightType type : {WeightType::float32, WeightType::bfloat16, WeightType::none}) {
+    endpoint.shape = endpoint.shape.with_weights(type);
+    const Worker worker(endpoint, {{1, 2, 3}});
+    const Result result = dump("1-3");
+    ASSERT_EQ(result.status, 0) << result.output;
+    if (type == WeightType::none) {  // nor are those of an earlier dump left
+      EXPECT_EQ(files(), (std::set<std::string>{"rows.npy", "rows.states.npy"}));
+      continue;
+    }
+    EXPECT_EQ(result.json()["weights"], weight_type_name(type));
+    const Routes routes = from_npy(content(file), content(weights_file), endpoint.shape, 1);
+    for (Slot slot = 1; slot <= 3; ++slot) {
+      const auto row = routes.row(slot);
+      EXPECT_EQ(std::vector<std::byte>(row.begin(), row.end()),
+                test::row_of(endpoint.shape, 1, slot));
+    }
+  }
+}
+
 TEST_F(Dump, WritesADeadWorkersRows) {
   const std::vector<Slots> steps{{1, 2, 3}, {3, 40}};
   EXPECT_EQ(run_on_dead(steps, command("40,3,2")).status, 0);

@@ -54,8 +54,19 @@ class Plan : public test::ToolTest {
 };
 
 // Against the workers themselves: what they allocate is what was planned.
-TEST_F(Plan, IsWhatWorkersTake) {
-  const Result result = run_tool(numbers());
+class PlanOfWeights : public Plan, public ::testing::WithParamInterface<WeightType> {};
+INSTANTIATE_TEST_SUITE_P(All, PlanOfWeights,
+                         ::testing::Values(WeightType::none, WeightType::float32,
+                                           WeightType::bfloat16),
+                         [](const auto& info) {
+                           return std::string(weight_type_name(info.param));
+                         });
+
+TEST_P(PlanOfWeights, IsWhatWorkersTake) {
+  endpoint.shape = endpoint.shape.with_weights(GetParam());
+  std::vector<std::string> arguments = numbers();
+  arguments.insert(arguments.end(), {"--weights", std::string(weight_type_name(GetParam()))});
+  const Result result = run_tool(arguments);
   ASSERT_EQ(result.status, 0) << result.output;
   const auto plan = result.json();
   EXPECT_EQ(plan["num_slots"], endpoint.num_slots);
@@ -82,6 +93,9 @@ TEST_F(Plan, IsWhatWorkersTake) {
   const std::size_t record = StepRecordLayout(endpoint.shape, endpoint.max_tokens).bytes;
   EXPECT_EQ(shm["bus_bytes_per_step"], record);
   EXPECT_EQ(device["bus_bytes_per_step"], record);
+  EXPECT_EQ(plan["weights"], weight_type_name(GetParam()));
+  EXPECT_EQ(plan["per_rank"].contains("wire"), GetParam() == WeightType::none);
+  if (GetParam() != WeightType::none) return;
   Endpoint wire = endpoint;
   wire.layout = ShmLayout::wire;
   const ShmWriter writer(wire);
