@@ -48,13 +48,13 @@ Buffer random_floats(Device& device, Stream& stream, std::size_t count) {
 // A model's routers, all layers on the same logits.
 class Layers {
  public:
-  Layers(Device& device, const Model& model, std::int64_t tokens)
+  Layers(Device& device, const Model& model, std::int64_t tokens, WeightType weights)
       : model_(model),
         stream_(device.make_stream()),
-        cache_(
-            device,
-            ModelShape::uniform(model.num_layers, model.options.top_k, model.options.num_experts),
-            tokens, "gpu_check"),
+        cache_(device,
+               ModelShape::uniform(model.num_layers, model.options.top_k, model.options.num_experts)
+                   .with_weights(weights),
+               tokens, "gpu_check"),
         logits_(random_floats(device, *stream_,
                               static_cast<std::size_t>(tokens * model.options.num_experts))),
         bias_(random_floats(device, *stream_, static_cast<std::size_t>(model.options.num_experts))),
@@ -73,10 +73,12 @@ class Layers {
                   *stream_);
   }
   void capture(int layer) {
-    cache_.capture(layer,
-                   {ids_.data(), IdType::int32, buffers_.num_tokens, model_.options.top_k,
-                    model_.options.top_k},
-                   0, *stream_);
+    const int top_k = model_.options.top_k;
+    TopkIds ids{ids_.data(), IdType::int32, buffers_.num_tokens, top_k, top_k};
+    if (cache_.shape().weight_type() != WeightType::none) {
+      ids.weights = {weights_.data(), WeightType::float32, top_k};
+    }
+    cache_.capture(layer, ids, 0, *stream_);
   }
 
   // us of a step whose layers do this, as a graph.
@@ -100,6 +102,51 @@ class Layers {
   Step step_ = 0;
 };
 
+// us that a layer's capture adds to the router that it comes with.
+struct Added {
+  double fused, separate;
+};
+Added added_us(Layers& layers, const Model& model, double router_alone) {
+  const double fused = layers.step_us([&](int i) { layers.route_and_capture(i); });
+  const double separate = layers.step_us([&](int i) {
+    layers.route();
+    layers.capture(i);
+  });
+  return {(fused - router_alone) / model.num_layers, (separate - router_alone) / model.num_layers};
+}
+
+// The goals are for steps of decoding, without weights.
+void check_model(Device& device, Figures& figures, const Model& model, std::int64_t tokens) {
+  Layers layers(device, model, tokens, WeightType::none);
+  const auto each = [&](double us) { return us / model.num_layers; };
+  const double empty = layers.step_us([](int) {});
+  const double alone = layers.step_us([&](int i) { layers.capture(i); });
+  const double none = layers.step_us([&](int) { layers.route(); });
+  const Added added = added_us(layers, model, none);
+  const auto add = [&](const char* what, double value, std::optional<double> goal) {
+    figures.push_back({fmt::format("{}/{}/{}", what, model.name, tokens), value, "us/layer",
+                       tokens > 256 ? std::nullopt : goal});
+  };
+  add("capture/alone", each(alone - empty), std::nullopt);
+  add("router/alone", each(none - empty), std::nullopt);
+  add("capture/fused adds", added.fused, 0.2);
+  add("capture/separate adds", added.separate, 2.5);
+}
+
+void check_weights(Device& device, Figures& figures, const Model& model, std::int64_t tokens) {
+  for (const WeightType type : {WeightType::float32, WeightType::bfloat16}) {
+    Layers layers(device, model, tokens, type);
+    const Added added = added_us(layers, model, layers.step_us([&](int) { layers.route(); }));
+    const auto add = [&](const char* what, double value) {
+      figures.push_back({fmt::format("capture/{} {} adds/{}/{}", weight_type_name(type), what,
+                                     model.name, tokens),
+                         value, "us/layer", std::nullopt});
+    };
+    add("fused", added.fused);
+    add("separate", added.separate);
+  }
+}
+
 }  // namespace
 
 void check_capture(Device& device, Figures& figures) {
@@ -109,24 +156,8 @@ void check_capture(Device& device, Figures& figures) {
                                                      : std::vector<std::int64_t>{64, 256, 2048};
   for (const Model& model : kRouters) {
     for (const std::int64_t tokens : token_counts) {
-      Layers layers(device, model, tokens);
-      const auto each = [&](double us) { return us / model.num_layers; };
-      const double empty = layers.step_us([](int) {});
-      const double alone = layers.step_us([&](int i) { layers.capture(i); });
-      const double none = layers.step_us([&](int) { layers.route(); });
-      const double fused = layers.step_us([&](int i) { layers.route_and_capture(i); });
-      const double separate = layers.step_us([&](int i) {
-        layers.route();
-        layers.capture(i);
-      });
-      const auto add = [&](const char* what, double value, std::optional<double> goal) {
-        figures.push_back({fmt::format("{}/{}/{}", what, model.name, tokens), value, "us/layer",
-                           tokens > 256 ? std::nullopt : goal});
-      };
-      add("capture/alone", each(alone - empty), std::nullopt);
-      add("router/alone", each(none - empty), std::nullopt);
-      add("capture/fused adds", each(fused - none), 0.2);
-      add("capture/separate adds", each(separate - none), 2.5);
+      check_model(device, figures, model, tokens);
+      check_weights(device, figures, model, tokens);
     }
   }
 }
