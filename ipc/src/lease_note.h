@@ -1,4 +1,5 @@
 // What a reader that lends rows tells the worker that it keeps waiting: who has them, since when.
+// The order of its loads and stores is checked in ipc/model (note).
 #pragma once
 
 #include <array>

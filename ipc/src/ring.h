@@ -6,6 +6,8 @@
 //        released            committed            acquired (the producer's own)
 //   ... ----+--------------------+--------------------+----
 //           | the consumer's     | being filled       | free, while acquired - released < depth
+//
+// The order of its loads, stores and fences is checked in ipc/model (ring, marks).
 #pragma once
 
 #include <moetap/channel.h>

@@ -14,7 +14,8 @@ namespace moetap {
 
 // A view over memory that someone else owns, shared or private: [stamps: num_slots x uint64][last
 // step: uint64, padded to 64][rows: num_slots x row_bytes]. Zero-filled memory is an empty buffer.
-// Whoever calls makes sure that nobody else calls meanwhile. Only the constructor allocates.
+// Whoever calls makes sure that nobody else calls meanwhile. Only the constructor allocates. The
+// order of its stores is checked in ipc/model (stamps).
 class SlotBuffer {
  public:
   static std::size_t bytes(std::int64_t num_slots, std::size_t row_bytes);
