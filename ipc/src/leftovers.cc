@@ -113,9 +113,9 @@ bool is_there(const std::string& name) {
 
 // The native buffer of this /dev/shm, with its '/', whose lock file has this name and is this
 // user's; else empty.
-std::string buffer_of(const fs::path& lock_file) {
+std::string buffer_of(const fs::path& lock_file, std::string_view suffix) {
   const std::string file = lock_file.filename().string();
-  const std::string_view buffer = buffer_of_lock_file(file);
+  const std::string_view buffer = buffer_of_lock_file(file, suffix);
   struct stat status {};
   if (buffer.empty() || lstat(lock_file.c_str(), &status) != 0 || !ours(status)) return {};
   return fmt::format("/{}", buffer);
@@ -167,7 +167,7 @@ bool reclaim(const std::string& name) {
 // Nobody makes a lock file but for a segment that it has claimed and that has its name, so that of
 // a name that leads nowhere is nobody's; and as long as the name is ours nobody makes another.
 bool reclaim_lock_file(const fs::path& path) {
-  const std::string buffer = buffer_of(path);
+  const std::string buffer = buffer_of(path, lock_suffix());
   if (buffer.empty()) return false;
   const GuardedDescriptor file = open_shared(buffer, O_CREAT | O_EXCL);
   if (file.get() < 0 || !try_claim_unnamed(file.get(), Role::owner, buffer) ||
@@ -186,9 +186,12 @@ void remove_leftovers() {
 
 std::vector<fs::path> find_lone_lock_files() {
   std::vector<fs::path> found;
-  for (const fs::path& directory : lock_directories()) {
+  const std::vector<fs::path> directories = lock_directories();
+  if (directories.empty()) return found;
+  const std::string suffix = lock_suffix();
+  for (const fs::path& directory : directories) {
     for_each_file(directory, [&](const fs::path& file) {
-      const std::string buffer = buffer_of(file);
+      const std::string buffer = buffer_of(file, suffix);
       if (!buffer.empty() && !is_there(buffer)) found.push_back(file);
     });
   }

@@ -71,23 +71,7 @@ fs::path runtime_directory() {
   return own;
 }
 
-// Which /dev/shm this process has: not its number alone, which another machine, or this one after
-// its next start, gives to another.
-std::string shared_memory_id() {
-  constexpr const char* boot_file = "/proc/sys/kernel/random/boot_id";
-  errno = 0;
-  std::string boot;
-  std::getline(std::ifstream(boot_file), boot);
-  struct stat status {};
-  if (boot.empty() || stat("/dev/shm", &status) != 0) {
-    throw SystemError(errno, fmt::format("cannot read {} and the number of /dev/shm, after which "
-                                         "lock files are named: both must be mounted{}",
-                                         boot_file, limit_on_open(errno)));
-  }
-  return fmt::format("{}-{:x}-{:x}", boot, status.st_dev, status.st_ino);
-}
-
-constexpr std::string_view kLockSuffix = ".lock";
+constexpr std::string_view kLockEnd = ".lock";
 
 // Which endpoint of an instance this is. Each begins with a number or a letter of its own, so that
 // no two read alike, whatever the instance's name ends with.
@@ -153,19 +137,34 @@ fs::path lock_path(const Endpoint& endpoint) {
   return runtime_directory() / lock_file_name(buffer_name(endpoint).substr(1));
 }
 
+// The number of /dev/shm is not enough: another machine, or this one after its next start, gives it
+// to another.
+std::string lock_suffix() {
+  constexpr const char* boot_file = "/proc/sys/kernel/random/boot_id";
+  errno = 0;
+  std::string boot;
+  std::getline(std::ifstream(boot_file), boot);
+  struct stat status {};
+  if (boot.empty() || stat("/dev/shm", &status) != 0) {
+    throw SystemError(errno, fmt::format("cannot read {} and the number of /dev/shm, after which "
+                                         "lock files are named: both must be mounted{}",
+                                         boot_file, limit_on_open(errno)));
+  }
+  return fmt::format(".{}-{:x}-{:x}{}", boot, status.st_dev, status.st_ino, kLockEnd);
+}
+
 std::string lock_file_name(std::string_view buffer) {
-  return fmt::format("{}.{}{}", buffer, shared_memory_id(), kLockSuffix);
+  return fmt::format("{}{}", buffer, lock_suffix());
 }
 
 bool may_be_lock_file_of(std::string_view buffer, std::string_view file) {
-  return remove_prefix(file, buffer) && remove_prefix(file, ".") &&
-         remove_suffix(file, kLockSuffix) && !file.empty() &&
-         file.find_first_not_of("0123456789abcdef-") == std::string_view::npos;
+  return remove_prefix(file, buffer) && remove_prefix(file, ".") && remove_suffix(file, kLockEnd) &&
+         !file.empty() && file.find_first_not_of("0123456789abcdef-") == std::string_view::npos;
 }
 
-std::string_view buffer_of_lock_file(std::string_view file) {
-  const bool is_one = file.starts_with(std::string_view(kOurPrefix).substr(1)) &&
-                      remove_suffix(file, lock_file_name(""));
+std::string_view buffer_of_lock_file(std::string_view file, std::string_view suffix) {
+  const bool is_one =
+      file.starts_with(std::string_view(kOurPrefix).substr(1)) && remove_suffix(file, suffix);
   return is_one ? file : std::string_view();
 }
 

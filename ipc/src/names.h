@@ -30,17 +30,20 @@ std::optional<NamedEndpoint> parse_name(std::string_view name);
 // temporary files; MismatchError if that is there and not private. Wire layout: where vLLM has it.
 std::filesystem::path lock_path(const Endpoint& endpoint);
 
-// The file's name for a native buffer, given that buffer's without the '/': it says which /dev/shm
-// of which machine that is in, since containers and machines may share the directory. SystemError
-// where nothing says which.
+// What the names of native lock files end with: they say which /dev/shm of which machine their
+// buffers are in, since containers and machines may share the directory. SystemError where nothing
+// says which.
+std::string lock_suffix();
+
+// The file's name for a native buffer, given that buffer's without the '/'.
 std::string lock_file_name(std::string_view buffer);
 
 // Whether a file of this name is the buffer's in one process's eyes or another's, of which a
 // container may think that its machine is its own.
 bool may_be_lock_file_of(std::string_view buffer, std::string_view file);
 
-// The buffer, without '/', of this /dev/shm whose lock file has that name; "" if it is no such.
-std::string_view buffer_of_lock_file(std::string_view file);
+// The buffer, without '/', whose lock file has that name, with lock_suffix(); "" if it is no such.
+std::string_view buffer_of_lock_file(std::string_view file, std::string_view suffix);
 
 // Those directories for native lock files that are there, whichever of them is in use now.
 std::vector<std::filesystem::path> lock_directories();

@@ -80,22 +80,25 @@ TEST(Names, H22HoldStageAndPart) {
 }
 
 TEST(Names, OfALockFileSaysWhoseItIs) {
+  const auto buffer_of = [](const std::string& file) {
+    return std::string(buffer_of_lock_file(file, lock_suffix()));
+  };
   const std::string own = lock_file_name("moetap_a_0");
-  EXPECT_EQ(buffer_of_lock_file(own), "moetap_a_0");
-  EXPECT_EQ(buffer_of_lock_file(lock_file_name("moetap_a.0-1_0")), "moetap_a.0-1_0");
+  EXPECT_EQ(buffer_of(own), "moetap_a_0");
+  EXPECT_EQ(buffer_of(lock_file_name("moetap_a.0-1_0")), "moetap_a.0-1_0");
   EXPECT_TRUE(may_be_lock_file_of("moetap_a_0", own));
   std::string strange = own;  // of the /dev/shm of another container or machine
   char& digit = strange[std::string("moetap_a_0.").size()];
   digit = digit == '0' ? '1' : '0';
-  EXPECT_EQ(buffer_of_lock_file(strange), "");
+  EXPECT_EQ(buffer_of(strange), "");
   EXPECT_TRUE(may_be_lock_file_of("moetap_a_0", strange));
   for (const std::string& other :
        {std::string("moetap_a_0.lock"), std::string("moetap_a_0..lock"), std::string("moetap_a_0."),
         lock_file_name("moetap_a_0.1"), lock_file_name("moetap_a_00"), own + ".lock", own + "x"}) {
     EXPECT_FALSE(may_be_lock_file_of("moetap_a_0", other)) << other;
-    EXPECT_NE(buffer_of_lock_file(other), "moetap_a_0") << other;
+    EXPECT_NE(buffer_of(other), "moetap_a_0") << other;
   }
-  EXPECT_EQ(buffer_of_lock_file(lock_file_name("other")), "");
+  EXPECT_EQ(buffer_of(lock_file_name("other")), "");
 }
 
 TEST(Names, H22NoInstanceCanPassForAStageOrPartOfAnother) {

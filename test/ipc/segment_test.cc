@@ -170,6 +170,20 @@ TEST_F(SegmentTest, AnotherUsersSegmentIsAMismatch) {
   EXPECT_THROW(Segment::create(name, kBytes), MismatchError);
 }
 
+TEST_F(SegmentTest, OneThatMayNotBeOpenedIsAnotherUsers) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const Segment segment = Segment::create(name, kBytes);
+  ChildProcess other([&] {
+    ASSERT_EQ(seteuid(65534), 0);
+    for (const std::string& message :
+         {message_of<MismatchError>([&] { Segment::open(name); }),
+          message_of<MismatchError>([&] { Segment::create(name, kBytes); })}) {
+      EXPECT_TRUE(contains(message, "another user's")) << message;
+    }
+  });
+  EXPECT_EQ(other.join(), 0);
+}
+
 TEST_F(SegmentTest, FollowsNoLinkAndTakesNothingThatOthersMayWriteTo) {
   const std::string target = name + "_target";
   const Segment precious = Segment::create(target, kBytes);
