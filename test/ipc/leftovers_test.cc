@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "child_process.h"
@@ -311,6 +313,37 @@ TEST_F(LeftoversTest, NoOtherFileIsRemovedForWhatASegmentSays) {
     reclaim(buffer);
     EXPECT_TRUE(gone(buffer));
     EXPECT_TRUE(std::filesystem::exists(path)) << path;
+  }
+}
+
+// Nor if the segment gives no identity, or that very file's.
+TEST_F(LeftoversTest, OnlyAFileOfTheOneNameAndOfThisUserIsRemovedForWhatASegmentSays) {
+  const auto precious = directory.path() / "precious.lock";
+  std::ofstream(precious).close();
+  const auto strange = directory.path() / lock_file_name(buffer.substr(1));
+  std::ofstream(strange).close();
+  const bool is_root = geteuid() == 0;  // only root can give a file away
+  if (is_root) {
+    ASSERT_EQ(chown(strange.c_str(), 65534, 65534), 0);
+  }
+  struct stat status {};
+  ASSERT_EQ(stat(precious.c_str(), &status), 0);
+  const FileLock::File itself{status.st_dev, status.st_ino};
+  for (const auto& [path, file] :
+       {std::pair(precious, FileLock::File{}), std::pair(precious, itself),
+        std::pair(is_root ? strange : precious, FileLock::File{})}) {
+    ChildProcess dead([&] {
+      const ShmWriter writer(endpoint);
+      const Segment segment = Segment::open(buffer);
+      auto& control = *reinterpret_cast<ShmControl*>(segment.bytes().data());
+      std::strcpy(control.lock_path, path.c_str());
+      control.lock_file = file;
+      _exit(0);
+    });
+    ASSERT_EQ(dead.join(), 0);
+    reclaim(buffer);
+    EXPECT_TRUE(gone(buffer));
+    EXPECT_TRUE(fs::exists(path)) << path;
   }
 }
 
