@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -123,20 +124,33 @@ std::string beside(const std::string& path, std::string_view what) {
   return fmt::format("{}.{}.npy", stem, what);
 }
 
-// Wherever this ends, no rows lie beside the states of others.
+// A dump replaces what it writes, and nothing else: weights that it has none of may be anybody's.
+void require_no_weights(const std::string& rows) {
+  const std::string path = beside(rows, "weights");
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0) return;
+  throw ArgumentError(
+      fmt::format("{} is there, and would lie beside rows that have no weights: remove it, or name "
+                  "another file",
+                  path));
+}
+
+// Wherever this ends, no rows lie beside the states or weights of others.
 void write_files(const std::string& path, const Routes& routes, IdType type) {
+  const bool has_weights = routes.shape().weight_type() != WeightType::none;
+  if (!has_weights) require_no_weights(path);
   const Interrupts interrupts;
   NewFile rows_file(path);
   NewFile states_file(beside(path, "states"));
   std::optional<NewFile> weights_file;
   rows_file.write(to_npy(routes, type), interrupts);
   states_file.write(states_npy(routes.states()), interrupts);
-  if (routes.shape().weight_type() != WeightType::none) {
+  if (has_weights) {
     weights_file.emplace(beside(path, "weights"));
     weights_file->write(weights_to_npy(routes), interrupts);
   }
-  unlink(beside(path, "states").c_str());  // an earlier dump's
-  unlink(beside(path, "weights").c_str());
+  unlink(beside(path, "states").c_str());  // an earlier dump's, which these replace
+  if (has_weights) unlink(beside(path, "weights").c_str());
   rows_file.place();
   states_file.place();
   if (weights_file) weights_file->place();

@@ -65,13 +65,14 @@ up after 100 ms. Of a ring only the counters can be seen: its rows are for its o
 SIGHUP, SIGINT and SIGTERM end it, with status 0, also in a report that nobody takes.)";
 
 constexpr const char* kDump =
-    R"(Writes rows of a slot buffer to a NumPy file of shape (slots, layers, top_k), and the state
-of each to FILE.states.npy (uint8: 0 present, 1 missing, 2 stale, 3 clobbered). A living worker's
-are read under the shared lock; a dead one's as they lie. Unless --missing is given, nothing is
-written if any row is not present. Both files have mode 0600 and are there whole or not at all:
-written beside their names and then moved there, over earlier ones; after an error or SIGHUP,
-SIGINT or SIGTERM nothing of them is left. A name that is a symbolic link, or anything else than
-a plain file, is refused.)";
+    R"(Writes rows of a slot buffer to a NumPy file of shape (slots, layers, top_k), the state of
+each to FILE.states.npy (uint8: 0 present, 1 missing, 2 stale, 3 clobbered), and weights, if rows
+hold some, to FILE.weights.npy. A living worker's are read under the shared lock; a dead one's as
+they lie. Unless --missing is given, nothing is written if any row is not present. All files have
+mode 0600 and are there whole or not at all: written beside their names and then moved there, over
+earlier ones; after an error or SIGHUP, SIGINT or SIGTERM nothing of them is left. A name that is a
+symbolic link, or anything else than a plain file, is refused, and so is a FILE.weights.npy that
+would lie beside rows without weights.)";
 
 constexpr const char* kPlan =
     R"(Says what an endpoint takes, for each transport: bytes on the device, of pinned memory, in

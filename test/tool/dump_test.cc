@@ -91,15 +91,11 @@ TEST_F(Dump, WritesALivingWorkersRows) {
 
 TEST_F(Dump, WritesWeightsToAFileOfTheirOwn) {
   const std::string weights_file = output_directory / "rows.weights.npy";
-  for (const WeightType type : {WeightType::float32, WeightType::bfloat16, WeightType::none}) {
+  for (const WeightType type : {WeightType::float32, WeightType::bfloat16}) {
     endpoint.shape = endpoint.shape.with_weights(type);
     const Worker worker(endpoint, {{1, 2, 3}});
     const Result result = dump("1-3");
     ASSERT_EQ(result.status, 0) << result.output;
-    if (type == WeightType::none) {  // nor are those of an earlier dump left
-      EXPECT_EQ(files(), (std::set<std::string>{"rows.npy", "rows.states.npy"}));
-      continue;
-    }
     EXPECT_EQ(result.json()["weights"], weight_type_name(type));
     const Routes routes = from_npy(content(file), content(weights_file), endpoint.shape, 1);
     for (Slot slot = 1; slot <= 3; ++slot) {
@@ -108,6 +104,29 @@ TEST_F(Dump, WritesWeightsToAFileOfTheirOwn) {
                 test::row_of(endpoint.shape, 1, slot));
     }
   }
+}
+
+TEST_F(Dump, RefusesToWriteRowsWithoutWeightsBesideWeights) {
+  const Worker worker(endpoint, {{1}});
+  const std::string weights_file = output_directory / "rows.weights.npy";
+  for (const std::string& old : {file, states_file, weights_file}) std::ofstream(old) << "old";
+  const auto expect_refused = [&] {
+    const Result result = dump("1");
+    EXPECT_EQ(result.status, 2) << result.output;
+    EXPECT_TRUE(contains(result.output, weights_file)) << result.output;
+    EXPECT_EQ(content(file), "old");
+    EXPECT_EQ(content(states_file), "old");
+    EXPECT_EQ(files(), (std::set<std::string>{"rows.npy", "rows.states.npy", "rows.weights.npy"}));
+  };
+  expect_refused();
+  EXPECT_EQ(content(weights_file), "old");
+  std::filesystem::remove(weights_file);
+  std::filesystem::create_symlink("nothing", weights_file);
+  expect_refused();
+  EXPECT_TRUE(std::filesystem::is_symlink(weights_file));
+  std::filesystem::remove(weights_file);
+  std::filesystem::create_directory(weights_file);
+  expect_refused();
 }
 
 TEST_F(Dump, WritesADeadWorkersRows) {
