@@ -23,8 +23,8 @@ class CaptureOnlyTransport final : public CaptureTransport {
     cache_.capture(layer, topk_ids, first_row, stream);
   }
   void route_sink(int layer, std::int64_t first_row, std::int64_t end_row,
-                  RouteSink& sink) override {
-    sink = cache_.sink(layer, first_row, end_row);
+                  int shared_columns, RouteSink& sink) override {
+    sink = cache_.sink(layer, first_row, end_row, shared_columns);
   }
   RouteOutput route_output(int layer) override { return cache_.route_output(layer); }
   void publish(const Slot*, Stream&) override {}

@@ -127,7 +127,8 @@ void DeviceCache::require_own(int layer) const {
       shape_.moe_layers()[index]));
 }
 
-RouteSink DeviceCache::sink(int layer, std::int64_t first_row, std::int64_t end_row) const {
+RouteSink DeviceCache::sink(int layer, std::int64_t first_row, std::int64_t end_row,
+                            int shared_columns) const {
   require_own(layer);
   const auto index = static_cast<std::size_t>(layer);
   const std::size_t layer_ids =
@@ -142,6 +143,7 @@ RouteSink DeviceCache::sink(int layer, std::int64_t first_row, std::int64_t end_
           .layer = layer,
           .top_k = shape_.top_k(),
           .num_experts = static_cast<std::uint32_t>(shape_.num_experts()),
+          .shared_columns = shared_columns,
           .weight_type = weights,
           .weights = weights == WeightType::none ? nullptr
                                                  : memory_.data() + layout_.weights +

@@ -41,8 +41,8 @@ class ShmTransport final : public CaptureTransport {
   }
 
   void route_sink(int layer, std::int64_t first_row, std::int64_t end_row,
-                  RouteSink& sink) override {
-    sink = cache_.sink(layer, first_row, end_row);
+                  int shared_columns, RouteSink& sink) override {
+    sink = cache_.sink(layer, first_row, end_row, shared_columns);
   }
   RouteOutput route_output(int layer) override { return cache_.route_output(layer); }
 

@@ -283,12 +283,13 @@ int Capturer::require_bound(int model_layer, const char* call) const {
 
 void Capturer::route_sink(int model_layer, RouteSink& sink) const {
   const int layer = require_bound(model_layer, "route_sink()");
+  const int shared = options_.shared_expert_columns;
   switch (options_.layout) {
     case RankLayout::local:
-      return transport_->route_sink(layer, 0, CaptureTransport::kAllRows, sink);
+      return transport_->route_sink(layer, 0, CaptureTransport::kAllRows, shared, sink);
     case RankLayout::concatenated:
       return transport_->route_sink(layer, CaptureTransport::kRowFromStep,
-                                    CaptureTransport::kAllRows, sink);
+                                    CaptureTransport::kAllRows, shared, sink);
     case RankLayout::padded:
       break;
   }
@@ -299,7 +300,7 @@ void Capturer::route_sink(int model_layer, RouteSink& sink) const {
         model_layer));
   }
   const std::int64_t first = options_.dp_rank * padded_tokens_;
-  transport_->route_sink(layer, first, first + padded_tokens_, sink);
+  transport_->route_sink(layer, first, first + padded_tokens_, shared, sink);
 }
 
 RouteOutput Capturer::route_output(int model_layer) const {

@@ -66,6 +66,12 @@ std::string device_fault(const StepReport& report, const ModelShape& shape,
           "(RouteWriter::begin), or a shape without them to both ends",
           layer_name(shape, report.fault_layer), weights_named(report.fault_value),
           shape.to_string());
+    case DeviceFault::pick:
+      return fmt::format(
+          "{}, token {}: a router put pick {}, but rows hold {} from 0; declare the picks of fused "
+          "shared experts behind them in CapturerOptions::shared_expert_columns",
+          layer_name(shape, report.fault_layer), report.fault_token, report.fault_value,
+          shape.top_k());
     case DeviceFault::none:
       break;
   }

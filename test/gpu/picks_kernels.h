@@ -8,7 +8,8 @@
 
 namespace moetap::test {
 
-// A router that captures its own picks, rows of `columns` ids of which top_k are routes.
+// A router that captures its own picks, rows of `columns` ids of which top_k are routes. The last
+// row comes first, so that what is put past a row's end is not put right by the next row.
 struct SinkPicks {
   const std::int32_t* topk_ids;
   std::int64_t rows;
@@ -16,15 +17,19 @@ struct SinkPicks {
   RouteSink sink;
   WeightType weight_type = WeightType::none;
   const void* weights = nullptr;  // [rows][top_k]
+  int first_k = 0;                // picks before the routes (below 0) and behind them, of expert 0
+  int shared = 0;
 
   MOETAP_DEVICE void operator()(Block block) const {
     const RouteWriter routes(sink);
     if (block.index == 0 && block.lane == 0) routes.begin(rows, weight_type);
-    for (std::int64_t i = block.lane; i < rows * sink.top_k; i += block.lanes) {
-      const std::int64_t row = i / sink.top_k;
-      const auto k = static_cast<int>(i % sink.top_k);
-      routes.put(row, k, topk_ids[row * columns + k]);
-      if (weights != nullptr) put_weight(routes, row, k, i);
+    const int picks = sink.top_k + shared - first_k;
+    for (std::int64_t i = rows * picks - 1 - block.lane; i >= 0; i -= block.lanes) {
+      const std::int64_t row = i / picks;
+      const int k = first_k + static_cast<int>(i % picks);
+      const bool route = k >= 0 && k < sink.top_k;
+      routes.put(row, k, route ? topk_ids[row * columns + k] : 0);
+      if (weights != nullptr) put_weight(routes, row, k, route ? row * sink.top_k + k : 0);
     }
   }
 

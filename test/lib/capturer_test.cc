@@ -16,6 +16,7 @@ class Stream {};
 struct RouteSink {
   int layer;
   std::int64_t first_row, end_row;
+  int shared_columns;
 };
 
 namespace {
@@ -41,9 +42,9 @@ class FakeTransport final : public CaptureTransport {
   void capture(int layer, const TopkIds& ids, std::int64_t first_row, Stream&) override {
     captures.push_back({layer, ids.rows, first_row});
   }
-  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row,
+  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row, int shared_columns,
                   RouteSink& sink) override {
-    sink = {layer, first_row, end_row};
+    sink = {layer, first_row, end_row, shared_columns};
   }
   RouteOutput route_output(int layer) override { return {nullptr, layer, 2}; }
   void publish(const Slot*, Stream&) override {
@@ -498,6 +499,17 @@ TEST_F(CapturerTest, GivesASinkTheRowsOfThisRankInEachLayout) {  // H5, H13
   capturer->route_sink(3, sink);
   EXPECT_EQ(sink.first_row, 8);
   EXPECT_EQ(sink.end_row, 16);
+}
+
+TEST_F(CapturerTest, TellsASinkHowManyPicksAreOfSharedExperts) {  // H27
+  RouteSink sink{};
+  for (const RankLayout layout :
+       {RankLayout::local, RankLayout::concatenated, RankLayout::padded}) {
+    make(layout, 2);
+    if (layout == RankLayout::padded) capturer->begin_graph(8);
+    capturer->route_sink(3, sink);
+    EXPECT_EQ(sink.shared_columns, 2);
+  }
 }
 
 TEST_F(CapturerTest, GivesARoutingOutputInTheLocalLayoutOnly) {

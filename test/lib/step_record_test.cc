@@ -124,6 +124,8 @@ TEST_F(StepRecord, DeviceFaultsNameLayerTokenAndValue) {
   fail(DeviceFault::rows, 2, 0, 3);
   view.report->step_tokens = 9;  // of which the record has those that are wanted
   expect_fault({"layer 6", "3 rows", "9 tokens"});
+  fail(DeviceFault::pick, 4, 2, 11);  // H27
+  expect_fault({"layer 17", "token 2", "pick 11", "shared_expert_columns"});
 }
 
 TEST_F(StepRecord, UnknownFaultOrLayerIsStillAFault) {

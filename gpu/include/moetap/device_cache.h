@@ -42,9 +42,10 @@ class DeviceCache {
   void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream);
 
   // For a kernel that captures this layer itself: what stands for a capture() of it. Rows from
-  // end_row on are not this rank's, however many the kernel has. StateError if the layer's routes
-  // are a foreign kernel's output.
-  RouteSink sink(int layer, std::int64_t first_row, std::int64_t end_row) const;
+  // end_row on are not this rank's, however many the kernel has; `shared_columns` picks behind the
+  // first top_k are dropped. StateError if the layer's routes are a foreign kernel's output.
+  RouteSink sink(int layer, std::int64_t first_row, std::int64_t end_row,
+                 int shared_columns = 0) const;
 
   // This layer's part of the cache, for a foreign kernel to write the picks of this rank's tokens
   // to, from row 0, in each step behind begin_step(). From now on nothing else may capture the

@@ -59,6 +59,8 @@ struct RouteSink {
   std::int32_t layer;      // index into a row
   std::int32_t top_k;
   std::uint32_t num_experts;
+  std::int32_t shared_columns =
+      0;  // picks behind the first top_k that are declared to be no routes
   WeightType weight_type = WeightType::none;  // none: no weights are captured
   void* weights = nullptr;                    // this layer's [token][top_k] of that type
 };
@@ -146,11 +148,14 @@ class RouteWriter {
     }
   }
 
-  // Pick k of a row: a logical, global expert id, or -1 for a missing route.
+  // Pick k of a row: a logical, global expert id, or -1 for a missing route. Picks from top_k on
+  // are dropped if they are declared (CapturerOptions::shared_expert_columns), and a fault
+  // otherwise.
   template <class T>
   MOETAP_DEVICE void put(std::int64_t row, int k, T id) const {
     const std::int64_t token = row - first_;
     if (token < 0 || token >= num_tokens_) return;
+    if (!is_route(token, k)) return;
     if (kernels::outside(id, sink_.num_experts)) return refuse(token, id);
     sink_.routes[token * sink_.top_k + k] = static_cast<std::uint16_t>(id);
   }
@@ -160,7 +165,7 @@ class RouteWriter {
     std::uint32_t bits;
     memcpy(&bits, &weight, sizeof bits);
     const std::int64_t token = row - first_;
-    if (token < 0 || token >= num_tokens_) return;
+    if (token < 0 || token >= num_tokens_ || !is_route(token, k)) return;
     if (sink_.weight_type == WeightType::float32) {
       static_cast<std::uint32_t*>(sink_.weights)[token * sink_.top_k + k] = bits;
     } else {
@@ -170,7 +175,7 @@ class RouteWriter {
   // Of a kernel that begins with bfloat16 weights: the upper half of a float.
   MOETAP_DEVICE void put_bfloat16_weight(std::int64_t row, int k, std::uint16_t bits) const {
     const std::int64_t token = row - first_;
-    if (token >= 0 && token < num_tokens_) store_bfloat16(token, k, bits);
+    if (token >= 0 && token < num_tokens_ && is_route(token, k)) store_bfloat16(token, k, bits);
   }
 
   // What follows is for the capture kernel.
@@ -193,6 +198,15 @@ class RouteWriter {
   }
 
  private:
+  // Whether a row holds pick k; one that is not declared either is a fault.
+  MOETAP_DEVICE bool is_route(std::int64_t token, int k) const {
+    if (static_cast<std::uint32_t>(k) < static_cast<std::uint32_t>(sink_.top_k)) return true;
+    if (k < 0 || k - sink_.top_k >= sink_.shared_columns) {
+      kernels::fault(*sink_.step, DeviceFault::pick, sink_.layer, token, k);
+    }
+    return false;
+  }
+
   // Rows of other weights, or none, are left as they are: begin() has made it a fault.
   MOETAP_DEVICE void store_bfloat16(std::int64_t token, int k, std::uint16_t bits) const {
     if (sink_.weight_type != WeightType::bfloat16) return;

@@ -45,10 +45,11 @@ class CaptureTransport {
 
   // Two other ways for a layer's picks to come into the device cache, at addresses that are fixed
   // and so can be frozen into graphs: written by the engine's own router (its rows of topk_ids are
-  // this rank's from first_row to end_row), or as the output of a kernel that knows nothing of us.
+  // this rank's from first_row to end_row, its picks behind the first top_k are `shared_columns` of
+  // shared experts), or as the output of a kernel that knows nothing of us.
   static constexpr std::int64_t kAllRows = std::numeric_limits<std::int64_t>::max();
   virtual void route_sink(int layer, std::int64_t first_row, std::int64_t end_row,
-                          RouteSink& sink) = 0;
+                          int shared_columns, RouteSink& sink) = 0;
   virtual RouteOutput route_output(int layer) = 0;
 
   // Ends the step: its rows go to the slots in `slot_mapping` (device memory, num_tokens long; may

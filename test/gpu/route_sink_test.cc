@@ -1,0 +1,138 @@
+// Kernels of an engine's that capture their own picks, and do it wrong: what readers get.
+#include <moetap/capturer.h>
+#include <moetap/error.h>
+#include <moetap/reader.h>
+#include <moetap/readers.h>
+#include <moetap/route_sink.h>
+#include <moetap/transports.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "device_test.h"
+#include "message_of.h"
+#include "model.h"
+#include "picks_kernels.h"
+#include "test_endpoint.h"
+
+namespace moetap::test {
+namespace {
+
+constexpr std::int64_t kTokens = 20;
+constexpr Milliseconds kPatience{20'000};
+
+Endpoint with_shape(Endpoint endpoint, WeightType weights) {
+  endpoint.shape = ModelShape({3}, 3, 200).with_weights(weights);
+  endpoint.max_tokens = kTokens;
+  endpoint.limit = kPatience;
+  return endpoint;
+}
+
+// An engine with one layer, whose router has a sink.
+class SinkEngine {
+ public:
+  SinkEngine(Device& device, const Endpoint& endpoint, int shared = 0)
+      : stream(device.make_stream()),
+        router{endpoint.shape},
+        model(device, router, kTokens),
+        capturer(make_shm_transport(device, endpoint), {.shared_expert_columns = shared}),
+        reader(make_shm_reader(endpoint)) {
+    capturer.bind(3);
+    capturer.route_sink(3, sink);
+    std::vector<Slot> slots(kTokens);
+    std::iota(slots.begin(), slots.end(), 0);
+    slot_mapping = upload(device, *stream, slots);
+  }
+
+  // The kernel of a step that does everything right.
+  SinkPicks good(std::int64_t tokens) const {
+    const TopkIds ids = model.topk_ids(0, tokens);
+    return {.topk_ids = static_cast<const std::int32_t*>(ids.data),
+            .rows = tokens,
+            .columns = ids.columns,
+            .sink = sink,
+            .weight_type = ids.weights.type,
+            .weights = ids.weights.type == WeightType::none ? nullptr : ids.weights.data};
+  }
+  void begin(Step step, std::int64_t tokens) {
+    model.route(step, tokens, *stream);
+    capturer.begin_step({.step = step, .num_tokens = tokens}, *stream);
+  }
+  void publish() { capturer.publish(slot_mapping.as<const Slot>(), *stream); }
+  void run(Step step, const SinkPicks& kernel) {
+    begin(step, kernel.rows);
+    stream->launch(kernel, 1);
+    publish();
+  }
+  std::string failure(Step step, const SinkPicks& kernel) {
+    return message_of<StepFailed>([&] { run(step, kernel); });
+  }
+
+  // That a step's rows are exact, but for token `missing`, whose is missing.
+  void expect_rows(Step step, std::int64_t tokens, std::int64_t missing = -1) {
+    const ModelShape& shape = router.shape;
+    std::vector<Slot> slots(static_cast<std::size_t>(tokens));
+    std::iota(slots.begin(), slots.end(), 0);
+    std::vector<std::byte> rows(slots.size() * shape.row_bytes());
+    std::vector<RowState> states(slots.size());
+    const StepWindow window{step, step};
+    reader.wait_for(step, kPatience);
+    reader.read(slots, {&window, 1}, rows, states);
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      const auto i = static_cast<std::size_t>(token);
+      EXPECT_EQ(states[i], token == missing ? RowState::missing : RowState::present) << token;
+      if (token == missing) continue;
+      const auto row = std::span(rows).subspan(i * shape.row_bytes(), shape.row_bytes());
+      EXPECT_EQ(std::vector(row.begin(), row.end()), router.row(step, token)) << token;
+    }
+  }
+
+  std::unique_ptr<Stream> stream;
+  Router router;
+  Model model;
+  Capturer capturer;
+  Reader reader;
+  RouteSink sink{};
+  Buffer slot_mapping;
+};
+
+class RouteSinkOn : public EndpointTest, public ::testing::WithParamInterface<DeviceMaker> {
+ protected:
+  std::unique_ptr<Device> device = GetParam()();
+};
+INSTANTIATE_TEST_SUITE_P(Devices, RouteSinkOn, ::testing::ValuesIn(every_device()), device_name);
+
+constexpr WeightType kWeights[] = {WeightType::none, WeightType::float32, WeightType::bfloat16};
+
+TEST_P(RouteSinkOn, DropsThePicksOfDeclaredSharedExperts) {  // H27
+  for (const WeightType weights : kWeights) {
+    SCOPED_TRACE(weight_type_name(weights));
+    SinkEngine engine(*device, with_shape(endpoint, weights), 2);
+    for (const std::int64_t tokens : {20, 13}) {  // as many as fit the cache, and fewer
+      const Step step = tokens == 20 ? 1 : 2;
+      SinkPicks kernel = engine.good(tokens);
+      kernel.shared = 2;
+      engine.run(step, kernel);
+      engine.expect_rows(step, tokens);
+    }
+  }
+}
+
+TEST_P(RouteSinkOn, FailsAStepWithPicksThatNobodyDeclared) {  // H27
+  for (const WeightType weights : kWeights) {
+    SCOPED_TRACE(weight_type_name(weights));
+    SinkEngine engine(*device, with_shape(endpoint, weights), 2);
+    SinkPicks kernel = engine.good(20);
+    kernel.shared = 3;
+    EXPECT_TRUE(contains(engine.failure(1, kernel), "pick 5, but rows hold 3"));
+    kernel.shared = 0;
+    kernel.first_k = -1;
+    EXPECT_TRUE(contains(engine.failure(2, kernel), "pick -1, but rows hold 3"));
+    engine.run(3, engine.good(20));
+    engine.expect_rows(3, 20);
+  }
+}
+
+}  // namespace
+}  // namespace moetap::test
