@@ -215,6 +215,8 @@ TEST_P(DeviceCacheOn, RefusesOtherWeightsThanRowsHold) {
 TEST_P(DeviceCacheOn, ALayerWithoutItsWeightsFailsTheStep) {  // as H3, of weights
   for (const WeightType held : {WeightType::none, WeightType::float32, WeightType::bfloat16}) {
     Worker worker(GetParam(), ModelShape({3, 4}, 8, 128).with_weights(held));
+    const Buffer others = test::upload(*worker.device, *worker.stream,
+                                       std::vector<float>(64 * 8, 0.5F));  // enough of either type
     Step step = 0;
     for (const WeightType given : {WeightType::none, WeightType::float32, WeightType::bfloat16}) {
       SCOPED_TRACE(::testing::Message()
@@ -223,9 +225,12 @@ TEST_P(DeviceCacheOn, ALayerWithoutItsWeightsFailsTheStep) {  // as H3, of weigh
       worker.cache.begin_step(step, 64, 0, *worker.stream);
       worker.cache.capture(0, worker.model.topk_ids(0, 64), 0, *worker.stream);
       const TopkIds ids = worker.model.topk_ids(1, 64);
-      const test::SinkPicks kernel{
-          static_cast<const std::int32_t*>(ids.data),          64,    8,
-          worker.cache.sink(1, 0, CaptureTransport::kAllRows), given, ids.weights.data};
+      const test::SinkPicks kernel{static_cast<const std::int32_t*>(ids.data),
+                                   64,
+                                   8,
+                                   worker.cache.sink(1, 0, CaptureTransport::kAllRows),
+                                   given,
+                                   given == held ? ids.weights.data : others.data()};
       worker.stream->launch(kernel, 1);
       worker.snapshot(64);
       const auto fault = worker.fault(step);
