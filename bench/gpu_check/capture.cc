@@ -63,14 +63,14 @@ class Layers {
         weights_(device.allocate(ids_.size())),
         buffers_{logits_.as<float>(), model.bias ? bias_.as<float>() : nullptr,
                  ids_.as<std::int32_t>(), weights_.as<float>(), tokens} {
+    for (int layer = 0; layer < model_.num_layers; ++layer) (void)sink(layer);  // before any step
     launch_router(model_.options, buffers_, *stream_);  // so that there are ids to capture
     stream_->synchronize();
   }
 
   void route() { launch_router(model_.options, buffers_, *stream_); }
   void route_and_capture(int layer) {
-    launch_router(model_.options, buffers_, cache_.sink(layer, 0, CaptureTransport::kAllRows),
-                  *stream_);
+    launch_router(model_.options, buffers_, sink(layer), *stream_);
   }
   void capture(int layer) {
     const int top_k = model_.options.top_k;
@@ -94,6 +94,8 @@ class Layers {
   }
 
  private:
+  RouteSink sink(int layer) { return cache_.sink(layer, 0, CaptureTransport::kAllRows); }
+
   Model model_;
   std::unique_ptr<Stream> stream_;
   DeviceCache cache_;

@@ -9,9 +9,9 @@
 #include "../src/snapshot_kernel.h"
 #include "../src/weight_kernels.h"
 
-MOETAP_CUDA_KERNEL(moetap::AdoptForeignKernel);
 MOETAP_CUDA_KERNEL(moetap::BeginStepKernel);
-MOETAP_CUDA_KERNEL(moetap::ClearForeignKernel);
+MOETAP_CUDA_KERNEL(moetap::CheckLayersKernel);
+MOETAP_CUDA_KERNEL(moetap::ClearLayersKernel);
 MOETAP_CUDA_KERNEL(moetap::CaptureKernel<std::uint8_t>);
 MOETAP_CUDA_KERNEL(moetap::CaptureKernel<std::uint16_t>);
 MOETAP_CUDA_KERNEL(moetap::CaptureKernel<std::int16_t>);

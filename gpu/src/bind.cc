@@ -53,6 +53,12 @@ void require_way_out(const Capturer& capturer, const MoeLayer& layer) {
           },
           [&](const CapturingRouter& r) {
             require(r.set_sink != nullptr, "CapturingRouter", "set_sink");
+            if (const int experts = capturer.shape().num_experts(); experts > 65'535) {
+              throw ArgumentError(fmt::format(
+                  "layer {}: a CapturingRouter of {} experts, where a pick that it does not put "
+                  "cannot be told from an id; up to 65535 it can, use a ModularRouter",
+                  layer.layer, experts));
+            }
             if (capturer.options().layout != RankLayout::padded) return;
             throw ArgumentError(fmt::format(
                 "layer {}: a CapturingRouter in the padded layout, where a sink is for one padding "

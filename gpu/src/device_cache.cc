@@ -16,9 +16,9 @@
 
 namespace moetap {
 
-MOETAP_DEFINE_KERNEL(AdoptForeignKernel);
 MOETAP_DEFINE_KERNEL(BeginStepKernel);
-MOETAP_DEFINE_KERNEL(ClearForeignKernel);
+MOETAP_DEFINE_KERNEL(CheckLayersKernel);
+MOETAP_DEFINE_KERNEL(ClearLayersKernel);
 MOETAP_DEFINE_KERNEL(CaptureKernel<std::uint8_t>);
 MOETAP_DEFINE_KERNEL(CaptureKernel<std::uint16_t>);
 MOETAP_DEFINE_KERNEL(CaptureKernel<std::int16_t>);
@@ -71,7 +71,7 @@ DeviceCache::Layout::Layout(const ModelShape& shape, std::int64_t max_tokens) {
   const auto tokens = static_cast<std::size_t>(max_tokens);
   step = part(sizeof(DeviceStep));
   captured = part(static_cast<std::size_t>(shape.num_layers()) * sizeof(std::uint64_t));
-  foreign = part(static_cast<std::size_t>(shape.num_layers()));
+  writer = part(static_cast<std::size_t>(shape.num_layers()));
   missing_step = part(tokens * sizeof(std::uint64_t));
   routes = part(tokens * shape.row_ids() * sizeof(std::uint16_t));
   weights = part(tokens * shape.row_ids() * weight_bytes(shape.weight_type()));
@@ -89,10 +89,12 @@ DeviceCache::DeviceCache(Device& device, const ModelShape& shape, std::int64_t m
       max_tokens_(max_tokens),
       layout_(shape, max_tokens),
       memory_(device.allocate(layout_.bytes)),
-      foreign_(static_cast<std::size_t>(shape.num_layers())) {
-  // Stamps of step 0, "none". The routes need no value: nothing reads a row before it is captured.
+      writer_(static_cast<std::size_t>(shape.num_layers())),
+      copied_(static_cast<std::size_t>(shape.num_layers())) {
+  // Stamps of step 0, "none", and ids that nobody wrote, also for a sink that is taken in a step.
   const std::unique_ptr<Stream> stream = device.make_stream();
   stream->fill(memory_.data(), 0, layout_.routes);
+  stream->fill(memory_.data() + layout_.routes, 0xFF, layout_.weights - layout_.routes);
   stream->synchronize();
 }
 
@@ -109,7 +111,8 @@ void DeviceCache::begin_step(Step step, std::int64_t num_tokens, std::int64_t dp
   const DeviceStep value{.step = step, .num_tokens = num_tokens, .dp_row = dp_row};
   stream.launch(BeginStepKernel{.step = memory_.as<DeviceStep>(layout_.step), .value = value}, 1);
   num_tokens_ = num_tokens;
-  launch_foreign<ClearForeignKernel>(num_tokens, stream);
+  open_ = true;
+  launch_cleared<ClearLayersKernel>(num_tokens, stream);
 }
 
 void DeviceCache::require_layer(int layer) const {
@@ -121,15 +124,44 @@ void DeviceCache::require_layer(int layer) const {
 void DeviceCache::require_own(int layer) const {
   require_layer(layer);
   const auto index = static_cast<std::size_t>(layer);
-  if (!foreign_[index]) return;
+  if (writer_[index] != ClearedLayers::output) return;
   throw StateError(fmt::format(
       "layer {}: a fused kernel was given its routing output, so nothing else may capture it",
       shape_.moe_layers()[index]));
 }
 
+void DeviceCache::set_writer(int layer, std::uint8_t writer) {
+  const auto index = static_cast<std::size_t>(layer);
+  if (writer_[index] == writer) return;
+  if (copied_[index] && open_) {
+    throw StateError(fmt::format(
+        "layer {}: the first sink or routing output of a layer that was captured with capture() "
+        "before, in an open step: its ids of an older step are not cleared; take it before "
+        "begin_step(), or in begin_graph()",
+        shape_.moe_layers()[index]));
+  }
+  const std::unique_ptr<Stream> stream = device_.make_stream();
+  stream->fill(memory_.data() + layout_.writer + index, writer, 1);
+  stream->synchronize();
+  writer_[index] = writer;
+}
+
 RouteSink DeviceCache::sink(int layer, std::int64_t first_row, std::int64_t end_row,
-                            int shared_columns) const {
+                            int shared_columns) {
   require_own(layer);
+  if (shape_.num_experts() > ClearedLayers::kUnwritten) {
+    throw ArgumentError(fmt::format(
+        "layer {}: a sink for {} experts; up to {} a pick that nobody put can be told from an id, "
+        "so capture() this layer's topk_ids",
+        shape_.moe_layers()[static_cast<std::size_t>(layer)], shape_.num_experts(),
+        ClearedLayers::kUnwritten));
+  }
+  set_writer(layer, ClearedLayers::sink);
+  return layer_sink(layer, first_row, end_row, shared_columns);
+}
+
+RouteSink DeviceCache::layer_sink(int layer, std::int64_t first_row, std::int64_t end_row,
+                                  int shared_columns) const {
   const auto index = static_cast<std::size_t>(layer);
   const std::size_t layer_ids =
       static_cast<std::size_t>(max_tokens_) * static_cast<std::size_t>(shape_.top_k());
@@ -163,46 +195,42 @@ RouteOutput DeviceCache::route_output(int layer) {
         "an older step's, so capture ids without weights, or use a router that gives them",
         shape_.moe_layers()[static_cast<std::size_t>(layer)], shape_.to_string()));
   }
-  const auto index = static_cast<std::size_t>(layer);
-  if (!foreign_[index]) {
-    const std::unique_ptr<Stream> stream = device_.make_stream();
-    stream->fill(memory_.data() + layout_.foreign + index, 1, 1);
-    stream->synchronize();
-    foreign_[index] = true;
-  }
+  set_writer(layer, ClearedLayers::output);
   auto* const routes = memory_.as<std::int16_t>(layout_.routes);
   return {.data = routes + static_cast<std::int64_t>(layer) * max_tokens_ * shape_.top_k(),
           .rows = max_tokens_,
           .columns = shape_.top_k()};
 }
 
-ForeignLayers DeviceCache::foreign_layers() const {
+ClearedLayers DeviceCache::cleared_layers() const {
   return {.step = memory_.as<DeviceStep>(layout_.step),
-          .foreign = memory_.as<std::uint8_t>(layout_.foreign),
+          .writer = memory_.as<std::uint8_t>(layout_.writer),
           .captured = memory_.as<std::uint64_t>(layout_.captured),
           .missing_step = memory_.as<std::uint64_t>(layout_.missing_step),
           .routes = memory_.as<std::uint16_t>(layout_.routes),
           .max_tokens = max_tokens_,
-          .blocks_per_layer = blocks_for(num_tokens_, ForeignLayers::kTokens),
+          .blocks_per_layer = blocks_for(num_tokens_, ClearedLayers::kTokens),
           .top_k = shape_.top_k(),
           .num_experts = static_cast<std::uint32_t>(shape_.num_experts())};
 }
 
 template <class Kernel>
-void DeviceCache::launch_foreign(std::int64_t num_tokens, Stream& stream) {
-  if (num_tokens == 0 || std::find(foreign_.begin(), foreign_.end(), true) == foreign_.end())
-    return;
-  const ForeignLayers layers = foreign_layers();
+void DeviceCache::launch_cleared(std::int64_t num_tokens, Stream& stream) {
+  const bool any = std::ranges::any_of(
+      writer_, [](std::uint8_t writer) { return writer != ClearedLayers::none; });
+  if (num_tokens == 0 || !any) return;
+  const ClearedLayers layers = cleared_layers();
   stream.launch(Kernel{layers}, layers.blocks_per_layer * shape_.num_layers());
 }
 
 template <class T>
 void DeviceCache::launch_capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
                                  Stream& stream) {
-  const CaptureKernel<T> kernel{.topk_ids = static_cast<const T*>(topk_ids.data),
-                                .rows = topk_ids.rows,
-                                .row_stride = topk_ids.row_stride,
-                                .sink = sink(layer, first_row, CaptureTransport::kAllRows)};
+  const CaptureKernel<T> kernel{
+      .topk_ids = static_cast<const T*>(topk_ids.data),
+      .rows = topk_ids.rows,
+      .row_stride = topk_ids.row_stride,
+      .sink = layer_sink(layer, first_row, CaptureTransport::kAllRows, 0)};
   // Enough blocks for any step that these rows can serve; one at least, which stamps the layer.
   const std::int64_t rows =
       std::min(topk_ids.rows - std::max<std::int64_t>(first_row, 0), max_tokens_);
@@ -223,6 +251,7 @@ void DeviceCache::capture(int layer, const TopkIds& topk_ids, std::int64_t first
         topk_ids.columns, topk_ids.row_stride, shape_.top_k()));
   }
   detail::require_weights(shape_, shape_.moe_layers()[static_cast<std::size_t>(layer)], topk_ids);
+  copied_[static_cast<std::size_t>(layer)] = true;
   switch (topk_ids.type) {
     case IdType::uint8:
       return launch_capture<std::uint8_t>(layer, topk_ids, first_row, stream);
@@ -273,12 +302,13 @@ void DeviceCache::launch_snapshot(const Slot* slot_mapping, const std::uint32_t*
 
 void DeviceCache::snapshot(const Slot* slot_mapping, std::int64_t num_rows, std::int64_t num_slots,
                            std::byte* record, Stream& stream, const std::uint32_t* tokens) {
-  launch_foreign<AdoptForeignKernel>(num_tokens_, stream);
+  launch_cleared<CheckLayersKernel>(num_tokens_, stream);
   if (shape_.id_type() == IdType::uint8) {
     launch_snapshot<std::uint8_t>(slot_mapping, tokens, num_rows, num_slots, record, stream);
   } else {
     launch_snapshot<std::uint16_t>(slot_mapping, tokens, num_rows, num_slots, record, stream);
   }
+  open_ = false;
 }
 
 }  // namespace moetap

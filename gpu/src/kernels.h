@@ -146,16 +146,23 @@ struct CaptureKernel {
   }
 };
 
-// Layers whose picks a kernel of someone else's writes into the cache (DeviceCache::route_output).
-// That kernel stamps nothing, so its rows are made -1 when a step opens and looked at when it is
-// published: what it did not write is a missing route, and a layer of which it wrote nothing was
-// not captured (H3). A block of either kernel takes kTokens tokens of one layer.
-struct ForeignLayers {
+// Layers whose picks other kernels than ours write into the cache, some or all of them. Their ids
+// are cleared when a step opens and looked at when it is published, so that a pick that nobody
+// wrote is a missing route and never an older step's. A block of either kernel takes kTokens tokens
+// of one layer.
+struct ClearedLayers {
   static constexpr std::int64_t kTokens = 256;
   static constexpr std::uint16_t kUnwritten = 0xFFFF;
 
+  enum Writer : std::uint8_t {
+    none,    // the capture kernel only
+    sink,    // an engine's kernel with a RouteSink, which stamps the layer
+    output,  // someone else's with a RouteOutput, which stamps nothing: if it wrote nothing, the
+             // layer was not captured (H3)
+  };
+
   DeviceStep* step;
-  const std::uint8_t* foreign;  // [layer]
+  const std::uint8_t* writer;   // [layer]
   std::uint64_t* captured;      // [layer]
   std::uint64_t* missing_step;  // [token]
   std::uint16_t* routes;        // [layer][max_tokens][top_k]
@@ -165,12 +172,12 @@ struct ForeignLayers {
   std::uint32_t num_experts;
 };
 
-struct ClearForeignKernel {
-  ForeignLayers layers;
+struct ClearLayersKernel {
+  ClearedLayers layers;
 
   MOETAP_DEVICE void operator()(Block block) const {
     const std::int64_t layer = block.index / layers.blocks_per_layer;
-    if (layers.foreign[layer] == 0) return;
+    if (layers.writer[layer] == ClearedLayers::none) return;
     const std::int64_t first = block.index % layers.blocks_per_layer * layers.kTokens;
     const std::int64_t end =
         kernels::at_most(first + layers.kTokens, layers.step->num_tokens) * layers.top_k;
@@ -181,25 +188,27 @@ struct ClearForeignKernel {
   }
 };
 
-struct AdoptForeignKernel {
-  ForeignLayers layers;
+struct CheckLayersKernel {
+  ClearedLayers layers;
 
   MOETAP_DEVICE void operator()(Block block) const {
     const auto layer = static_cast<int>(block.index / layers.blocks_per_layer);
-    if (layers.foreign[layer] == 0) return;
+    if (layers.writer[layer] == ClearedLayers::none) return;
     const std::int64_t first = block.index % layers.blocks_per_layer * layers.kTokens;
     const std::int64_t end = kernels::at_most(first + layers.kTokens, layers.step->num_tokens);
     bool written = false;
     for (std::int64_t token = first + block.lane; token < end; token += block.lanes) {
-      written |= adopt(layer, token);
+      written |= check(layer, token);
     }
     // Whichever lane comes first or last: all write the same.
-    if (written) layers.captured[layer] = layers.step->step;
+    if (written && layers.writer[layer] == ClearedLayers::output) {
+      layers.captured[layer] = layers.step->step;
+    }
   }
 
  private:
   // Whether any of the row was written.
-  MOETAP_DEVICE bool adopt(int layer, std::int64_t token) const {
+  MOETAP_DEVICE bool check(int layer, std::int64_t token) const {
     const std::uint16_t* const ids =
         layers.routes + (layer * layers.max_tokens + token) * layers.top_k;
     bool written = false;

@@ -103,11 +103,9 @@ struct TokenRouter {
   RouterBuffers buffers;
   RouterOptions options;
 
-  // Routes one token; one lane of the team calls on_pick(k, id) with each of its picks, and then
-  // on_weight(k, weight).
-  template <class OnPick, class OnWeight>
-  MOETAP_DEVICE void route(std::int64_t token, int lane, OnPick&& on_pick,
-                           OnWeight&& on_weight) const {
+  // Routes one token; one lane of the team calls on_pick(k, id, weight) with each of its picks.
+  template <class OnPick>
+  MOETAP_DEVICE void route(std::int64_t token, int lane, OnPick&& on_pick) const {
     using router::kMine;
     using router::kNone;
     using router::kTeam;
@@ -123,7 +121,7 @@ struct TokenRouter {
       }
     }
     if (options.top_groups < options.num_groups) keep_best_groups(lane, choice);
-    pick_all(token, lane, score, choice, on_pick, on_weight);
+    pick_all(token, lane, score, choice, on_pick);
   }
 
  private:
@@ -182,9 +180,9 @@ struct TokenRouter {
     }
   }
 
-  template <class OnPick, class OnWeight>
+  template <class OnPick>
   MOETAP_DEVICE void pick_all(std::int64_t token, int lane, const float* score, float* choice,
-                              OnPick&& on_pick, OnWeight&& on_weight) const {
+                              OnPick&& on_pick) const {
     using namespace router;
     std::int32_t* const ids = buffers.topk_ids + token * options.top_k;
     float* const weights = buffers.weights + token * options.top_k;
@@ -206,13 +204,12 @@ struct TokenRouter {
       if (lane != 0) continue;
       ids[k] = pick.id == kNobody ? -1 : pick.id;
       weights[k] = pick.score;
-      on_pick(k, ids[k]);
     }
     if (lane != 0) return;
     const float factor = options.renormalize ? options.scale / (sum + 1e-20F) : options.scale;
     for (int k = 0; k < options.top_k; ++k) {
       weights[k] *= factor;
-      on_weight(k, weights[k]);
+      on_pick(k, ids[k], weights[k]);
     }
   }
 };
@@ -244,8 +241,7 @@ struct RouterKernel : RouterGeometry {
 
   MOETAP_DEVICE void operator()(Block block) const {
     for_tokens(block, router.buffers.num_tokens, [this](std::int64_t token, int lane) {
-      router.route(
-          token, lane, [](int, std::int32_t) {}, [](int, float) {});
+      router.route(token, lane, [](int, std::int32_t, float) {});
     });
   }
 };
@@ -261,11 +257,13 @@ struct CapturingRouterKernel : RouterGeometry {
       routes.begin(router.buffers.num_tokens, weighed ? WeightType::float32 : WeightType::none);
     }
     for_tokens(block, router.buffers.num_tokens, [&](std::int64_t token, int lane) {
-      router.route(
-          token, lane, [&](int k, std::int32_t id) { routes.put(token, k, id); },
-          [&](int k, float weight) {
-            if (weighed) routes.put_weight(token, k, weight);
-          });
+      router.route(token, lane, [&](int k, std::int32_t id, float weight) {
+        if (weighed) {
+          routes.put(token, k, id, weight);
+        } else {
+          routes.put(token, k, id);
+        }
+      });
     });
   }
 };

@@ -275,6 +275,17 @@ TEST_F(BindRefuses, AFusedKernelWhereRowsHoldWeights) {
   EXPECT_FALSE(all.capturer.bound(2));
 }
 
+TEST_F(BindRefuses, ASinkWhereEveryBitPatternIsAnExpert) {  // H21
+  Endpoint wide = with_shape(test_endpoint());
+  wide.shape = ModelShape({2, 3, 7}, 4, 65'536);
+  Capturer capturer(make_shm_transport(*device, wide));
+  auto layers = engine.layers();
+  layers[2].router = layers[0].router;
+  const std::string message = message_of<ArgumentError>([&] { bind_layers(capturer, layers); });
+  EXPECT_TRUE(contains(message, "layer 3: a CapturingRouter of 65536 experts")) << message;
+  EXPECT_FALSE(capturer.bound(2));
+}
+
 TEST_F(BindRefuses, ALayerWithoutAWayToBeGivenAnything) {
   auto layers = engine.layers();
   layers[0].router = ModularRouter{};

@@ -19,6 +19,7 @@ struct SinkPicks {
   const void* weights = nullptr;  // [rows][top_k]
   int first_k = 0;                // picks before the routes (below 0) and behind them, of expert 0
   int shared = 0;
+  std::int64_t left_out = -1;  // the last route of this row is not put
 
   MOETAP_DEVICE void operator()(Block block) const {
     const RouteWriter routes(sink);
@@ -28,18 +29,21 @@ struct SinkPicks {
       const std::int64_t row = i / picks;
       const int k = first_k + static_cast<int>(i % picks);
       const bool route = k >= 0 && k < sink.top_k;
-      routes.put(row, k, route ? topk_ids[row * columns + k] : 0);
-      if (weights != nullptr) put_weight(routes, row, k, route ? row * sink.top_k + k : 0);
+      if (row == left_out && k == sink.top_k - 1) continue;
+      put(routes, row, k, route ? topk_ids[row * columns + k] : 0,
+          route ? row * sink.top_k + k : 0);
     }
   }
 
  private:
-  MOETAP_DEVICE void put_weight(const RouteWriter& routes, std::int64_t row, int k,
-                                std::int64_t at) const {
-    if (weight_type == WeightType::float32) {
-      routes.put_weight(row, k, static_cast<const float*>(weights)[at]);
+  MOETAP_DEVICE void put(const RouteWriter& routes, std::int64_t row, int k, std::int32_t id,
+                         std::int64_t at) const {
+    if (weights == nullptr || weight_type == WeightType::none) {
+      routes.put(row, k, id);
+    } else if (weight_type == WeightType::float32) {
+      routes.put(row, k, id, static_cast<const float*>(weights)[at]);
     } else {
-      routes.put_bfloat16_weight(row, k, static_cast<const std::uint16_t*>(weights)[at]);
+      routes.put(row, k, id, static_cast<const BFloat16*>(weights)[at]);
     }
   }
 };

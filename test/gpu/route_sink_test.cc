@@ -1,5 +1,6 @@
 // Kernels of an engine's that capture their own picks, and do it wrong: what readers get.
 #include <moetap/capturer.h>
+#include <moetap/device_cache.h>
 #include <moetap/error.h>
 #include <moetap/reader.h>
 #include <moetap/readers.h>
@@ -32,19 +33,20 @@ Endpoint with_shape(Endpoint endpoint, WeightType weights) {
 // An engine with one layer, whose router has a sink.
 class SinkEngine {
  public:
-  SinkEngine(Device& device, const Endpoint& endpoint, int shared = 0)
+  SinkEngine(Device& device, const Endpoint& endpoint, int shared = 0, bool with_sink = true)
       : stream(device.make_stream()),
         router{endpoint.shape},
         model(device, router, kTokens),
         capturer(make_shm_transport(device, endpoint), {.shared_expert_columns = shared}),
         reader(make_shm_reader(endpoint)) {
     capturer.bind(3);
-    capturer.route_sink(3, sink);
+    if (with_sink) take_sink();
     std::vector<Slot> slots(kTokens);
     std::iota(slots.begin(), slots.end(), 0);
     slot_mapping = upload(device, *stream, slots);
   }
 
+  void take_sink() { capturer.route_sink(3, sink); }
   // The kernel of a step that does everything right.
   SinkPicks good(std::int64_t tokens) const {
     const TopkIds ids = model.topk_ids(0, tokens);
@@ -132,6 +134,125 @@ TEST_P(RouteSinkOn, FailsAStepWithPicksThatNobodyDeclared) {  // H27
     engine.run(3, engine.good(20));
     engine.expect_rows(3, 20);
   }
+}
+
+TEST_P(RouteSinkOn, APickThatNobodyPutIsMissingAndNoOlderStepsOne) {
+  for (const WeightType weights : kWeights) {
+    SCOPED_TRACE(weight_type_name(weights));
+    SinkEngine engine(*device, with_shape(endpoint, weights));
+    SinkPicks kernel = engine.good(20);
+    engine.run(1, kernel);
+    engine.expect_rows(1, 20);
+    Step step = 1;
+    for (const std::int64_t left_out : {7, 0, 19}) {
+      ++step;
+      kernel.left_out = left_out;
+      engine.run(step, kernel);
+      engine.expect_rows(step, 20, left_out);
+    }
+  }
+}
+
+TEST_P(RouteSinkOn, IsHeldToItFromTheStepInWhichItIsTaken) {
+  SinkEngine engine(*device, with_shape(endpoint, WeightType::none), 0, false);
+  engine.begin(1, 20);
+  engine.take_sink();  // as engines do in the padded layout
+  SinkPicks kernel = engine.good(20);
+  kernel.left_out = 5;
+  engine.stream->launch(kernel, 1);
+  engine.publish();
+  engine.expect_rows(1, 20, 5);
+}
+
+TEST_P(RouteSinkOn, IsNotHadInAStepWhereOlderPicksLie) {
+  SinkEngine engine(*device, with_shape(endpoint, WeightType::none), 0, false);
+  const auto capture = [&](Step step) {
+    engine.begin(step, 20);
+    engine.capturer.capture(3, engine.model.topk_ids(0, 20), *engine.stream);
+  };
+  capture(1);
+  const std::string message = message_of<StateError>([&] { engine.take_sink(); });
+  EXPECT_TRUE(contains(message, "layer 3: the first sink")) << message;
+  engine.publish();
+  engine.expect_rows(1, 20);
+  engine.take_sink();
+  SinkPicks kernel = engine.good(20);
+  kernel.left_out = 5;
+  engine.run(2, kernel);
+  engine.expect_rows(2, 20, 5);
+  capture(3);  // a layer may come in both ways
+  engine.publish();
+  engine.expect_rows(3, 20);
+}
+
+TEST_P(RouteSinkOn, FailsAStepWhoseWeightsWereForgotten) {
+  for (const WeightType weights : {WeightType::float32, WeightType::bfloat16}) {
+    SinkEngine engine(*device, with_shape(endpoint, weights));
+    engine.run(1, engine.good(20));
+    SinkPicks kernel = engine.good(20);
+    kernel.weights = nullptr;  // though it begins with them
+    EXPECT_TRUE(contains(engine.failure(2, kernel), "captured with no weights"));
+  }
+}
+
+TEST(RouteSink, IsRefusedWhereEveryBitPatternIsAnExpert) {  // H21
+  const auto device = make_host_device();
+  DeviceCache most(*device, ModelShape({3}, 2, 65'535), 4, "most/0");
+  EXPECT_NO_THROW(most.sink(0, 0, CaptureTransport::kAllRows));
+  DeviceCache cache(*device, ModelShape({3}, 2, 65'536), 4, "all/0");
+  const std::string message =
+      message_of<ArgumentError>([&] { cache.sink(0, 0, CaptureTransport::kAllRows); });
+  EXPECT_TRUE(contains(message, "layer 3: a sink for 65536 experts")) << message;
+}
+
+// A launch of any kernel over one layer in plain memory.
+struct PlainLayer {
+  explicit PlainLayer(WeightType type) {
+    step.step = 7;
+    step.num_tokens = 4;
+    sink = {.step = &step,
+            .captured = &captured,
+            .missing_step = missing.data(),
+            .routes = routes.data(),
+            .first_row = 0,
+            .end_row = 4,
+            .layer = 0,
+            .top_k = 2,
+            .num_experts = 9,
+            .weight_type = type,
+            .weights = weights.data()};
+  }
+  bool untouched() const {
+    return routes == std::vector<std::uint16_t>(8, 0xEEEE) && weights == std::vector<float>(8, -1);
+  }
+
+  DeviceStep step;
+  std::uint64_t captured = 0;
+  std::vector<std::uint64_t> missing = std::vector<std::uint64_t>(4);
+  std::vector<std::uint16_t> routes = std::vector<std::uint16_t>(8, 0xEEEE);
+  std::vector<float> weights = std::vector<float>(8, -1);
+  RouteSink sink{};
+};
+
+TEST(RouteWriter, WritesNothingOfAPickWhoseWeightRowsDoNotHold) {
+  const auto faults = [](WeightType type, auto put) {
+    PlainLayer layer(type);
+    put(RouteWriter(layer.sink));
+    return layer.step.fault == static_cast<std::uint32_t>(DeviceFault::weights) &&
+           layer.untouched();
+  };
+  const auto none = [](const RouteWriter& routes) { routes.put(1, 1, 5); };
+  const auto wide = [](const RouteWriter& routes) { routes.put(1, 1, 5, 0.5F); };
+  const auto half = [](const RouteWriter& routes) { routes.put(1, 1, 5, BFloat16{0x3F00}); };
+  EXPECT_TRUE(faults(WeightType::float32, none));
+  EXPECT_TRUE(faults(WeightType::bfloat16, none));
+  EXPECT_TRUE(faults(WeightType::float32, half));
+  EXPECT_TRUE(faults(WeightType::none, wide));
+  EXPECT_TRUE(faults(WeightType::none, half));
+  EXPECT_FALSE(faults(WeightType::none, none));
+  EXPECT_FALSE(faults(WeightType::float32, wide));
+  EXPECT_FALSE(faults(WeightType::bfloat16, wide));
+  EXPECT_FALSE(faults(WeightType::bfloat16, half));
 }
 
 }  // namespace

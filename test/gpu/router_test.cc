@@ -146,7 +146,7 @@ class RouterOn : public DeviceTest {
       slots = upload(*test.device, *test.stream, values);
     }
 
-    RouteSink sink() const { return cache.sink(0, 0, CaptureTransport::kAllRows); }
+    RouteSink sink() { return cache.sink(0, 0, CaptureTransport::kAllRows); }
 
     std::vector<std::byte> snapshot(RouterOn& test, std::int64_t num_tokens) {
       cache.snapshot(slots.as<const Slot>(), num_tokens, cache.max_tokens(), record.data(),

@@ -14,7 +14,7 @@
 
 namespace moetap {
 
-struct ForeignLayers;
+struct ClearedLayers;
 
 // int16 [num_layers][max_tokens][top_k], at addresses that never change, written from row 0, and as
 // many weights where the shape has some; beside it the step's header, which layers were captured in
@@ -43,9 +43,11 @@ class DeviceCache {
 
   // For a kernel that captures this layer itself: what stands for a capture() of it. Rows from
   // end_row on are not this rank's, however many the kernel has; `shared_columns` picks behind the
-  // first top_k are dropped. StateError if the layer's routes are a foreign kernel's output.
-  RouteSink sink(int layer, std::int64_t first_row, std::int64_t end_row,
-                 int shared_columns = 0) const;
+  // first top_k are dropped. A pick that the kernel does not put is a missing route: from the next
+  // begin_step() on the layer's ids are cleared. StateError if the layer's routes are a foreign
+  // kernel's output, or if the first sink comes in an open step, behind a capture() of the layer.
+  // ArgumentError for models of over 65,535 experts, where each id is one.
+  RouteSink sink(int layer, std::int64_t first_row, std::int64_t end_row, int shared_columns = 0);
 
   // This layer's part of the cache, for a foreign kernel to write the picks of this rank's tokens
   // to, from row 0, in each step behind begin_step(). From now on nothing else may capture the
@@ -81,7 +83,7 @@ class DeviceCache {
     std::size_t bytes = 0;
     std::size_t step;
     std::size_t captured;      // uint64 [layer]: the step of its last capture
-    std::size_t foreign;       // uint8 [layer]: 1 if a foreign kernel writes it
+    std::size_t writer;        // uint8 [layer]: ClearedLayers::Writer
     std::size_t missing_step;  // uint64 [token]: the last step in which its row missed a route
     std::size_t routes;
     std::size_t weights;
@@ -89,10 +91,13 @@ class DeviceCache {
 
   void require_layer(int layer) const;
   void require_own(int layer) const;
-  ForeignLayers foreign_layers() const;
-  // One launch for all such layers, if there are any.
+  void set_writer(int layer, std::uint8_t writer);
+  RouteSink layer_sink(int layer, std::int64_t first_row, std::int64_t end_row,
+                       int shared_columns) const;
+  ClearedLayers cleared_layers() const;
+  // One launch for all layers that other kernels write, if there are any.
   template <class Kernel>
-  void launch_foreign(std::int64_t num_tokens, Stream& stream);
+  void launch_cleared(std::int64_t num_tokens, Stream& stream);
   template <class T>
   void launch_capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream);
   template <class Id>
@@ -105,8 +110,10 @@ class DeviceCache {
   std::int64_t max_tokens_;
   Layout layout_;
   Buffer memory_;
-  std::vector<bool> foreign_;    // [layer]
-  std::int64_t num_tokens_ = 0;  // of the open step
+  std::vector<std::uint8_t> writer_;  // [layer]: as on the device
+  std::vector<bool> copied_;          // [layer]: whether capture() has written it
+  bool open_ = false;                 // a step, whose layers were cleared if they had to be
+  std::int64_t num_tokens_ = 0;       // of the open step
 };
 
 }  // namespace moetap

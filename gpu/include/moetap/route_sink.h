@@ -8,10 +8,12 @@
 //     routes.put(row, k, expert_id);                                 // whoever has the pick
 //   }
 //
-// Where rows hold weights too (ModelShape::with_weights), say so, and give each pick's:
+// A launch owes a put() for every pick k < top_k of every row, -1 too: a pick that nobody put is a
+// missing route, and its row is missing. Where rows hold weights too (ModelShape::with_weights),
+// say so, and give each pick with its own:
 //
 //     routes.begin(rows, moetap::WeightType::float32);
-//     routes.put_weight(row, k, weight);
+//     routes.put(row, k, expert_id, weight);
 //
 // A sink comes from Capturer::route_sink, for one layer. It may be frozen into a graph: what
 // changes from step to step is read from device memory. It stands for that layer's capture() call.
@@ -148,34 +150,30 @@ class RouteWriter {
     }
   }
 
-  // Pick k of a row: a logical, global expert id, or -1 for a missing route. Picks from top_k on
-  // are dropped if they are declared (CapturerOptions::shared_expert_columns), and a fault
-  // otherwise.
+  // Pick k of a row: a logical, global expert id, or -1 for a missing route; and where rows hold
+  // weights, any value with which the row goes to that expert. Weights that begin() would refuse
+  // are a fault here too. Picks from top_k on are dropped if they are declared
+  // (CapturerOptions::shared_expert_columns), and a fault otherwise.
   template <class T>
   MOETAP_DEVICE void put(std::int64_t row, int k, T id) const {
-    const std::int64_t token = row - first_;
-    if (token < 0 || token >= num_tokens_) return;
-    if (!is_route(token, k)) return;
-    if (kernels::outside(id, sink_.num_experts)) return refuse(token, id);
-    sink_.routes[token * sink_.top_k + k] = static_cast<std::uint16_t>(id);
+    (void)store(row, k, id, WeightType::none);
   }
-
-  // The weight of pick k of a row, with which it goes to the experts: any value.
-  MOETAP_DEVICE void put_weight(std::int64_t row, int k, float weight) const {
+  template <class T>
+  MOETAP_DEVICE void put(std::int64_t row, int k, T id, float weight) const {
+    const std::int64_t at = store(row, k, id, WeightType::float32);
+    if (at < 0) return;
     std::uint32_t bits;
     memcpy(&bits, &weight, sizeof bits);
-    const std::int64_t token = row - first_;
-    if (token < 0 || token >= num_tokens_ || !is_route(token, k)) return;
     if (sink_.weight_type == WeightType::float32) {
-      static_cast<std::uint32_t*>(sink_.weights)[token * sink_.top_k + k] = bits;
+      static_cast<std::uint32_t*>(sink_.weights)[at] = bits;
     } else {
-      store_bfloat16(token, k, kernels::to_bfloat16(bits));
+      static_cast<std::uint16_t*>(sink_.weights)[at] = kernels::to_bfloat16(bits);
     }
   }
-  // Of a kernel that begins with bfloat16 weights: the upper half of a float.
-  MOETAP_DEVICE void put_bfloat16_weight(std::int64_t row, int k, std::uint16_t bits) const {
-    const std::int64_t token = row - first_;
-    if (token >= 0 && token < num_tokens_ && is_route(token, k)) store_bfloat16(token, k, bits);
+  template <class T>
+  MOETAP_DEVICE void put(std::int64_t row, int k, T id, BFloat16 weight) const {
+    const std::int64_t at = store(row, k, id, WeightType::bfloat16);
+    if (at >= 0) static_cast<std::uint16_t*>(sink_.weights)[at] = weight.bits;
   }
 
   // What follows is for the capture kernel.
@@ -198,6 +196,26 @@ class RouteWriter {
   }
 
  private:
+  // Stores a pick's id. Where in the layer's part of the cache the pick lies, or below 0 if it has
+  // no place there.
+  template <class T>
+  MOETAP_DEVICE std::int64_t store(std::int64_t row, int k, T id, WeightType weight) const {
+    const std::int64_t token = row - first_;
+    if (token < 0 || token >= num_tokens_ || !is_route(token, k)) return -1;
+    if (!kernels::becomes(weight, sink_.weight_type)) {
+      kernels::fault(*sink_.step, DeviceFault::weights, sink_.layer, token,
+                     static_cast<int>(weight));
+      return -1;
+    }
+    if (kernels::outside(id, sink_.num_experts)) {
+      refuse(token, id);
+      return -1;
+    }
+    const std::int64_t at = token * sink_.top_k + k;
+    sink_.routes[at] = static_cast<std::uint16_t>(id);
+    return at;
+  }
+
   // Whether a row holds pick k; one that is not declared either is a fault.
   MOETAP_DEVICE bool is_route(std::int64_t token, int k) const {
     if (static_cast<std::uint32_t>(k) < static_cast<std::uint32_t>(sink_.top_k)) return true;
@@ -205,12 +223,6 @@ class RouteWriter {
       kernels::fault(*sink_.step, DeviceFault::pick, sink_.layer, token, k);
     }
     return false;
-  }
-
-  // Rows of other weights, or none, are left as they are: begin() has made it a fault.
-  MOETAP_DEVICE void store_bfloat16(std::int64_t token, int k, std::uint16_t bits) const {
-    if (sink_.weight_type != WeightType::bfloat16) return;
-    static_cast<std::uint16_t*>(sink_.weights)[token * sink_.top_k + k] = bits;
   }
 
   const RouteSink& sink_;
