@@ -11,6 +11,7 @@
 
 #include "../../lib/src/topk_weights.h"
 #include "kernels.h"
+#include "outside_graph.h"
 #include "snapshot_kernel.h"
 #include "weight_kernels.h"
 
@@ -108,6 +109,7 @@ void DeviceCache::begin_step(Step step, std::int64_t num_tokens, std::int64_t dp
         "that the engine schedules in a step",
         step, num_tokens, max_tokens_));
   }
+  require_outside_graph(stream, "begin_step()");
   const DeviceStep value{.step = step, .num_tokens = num_tokens, .dp_row = dp_row};
   stream.launch(BeginStepKernel{.step = memory_.as<DeviceStep>(layout_.step), .value = value}, 1);
   num_tokens_ = num_tokens;

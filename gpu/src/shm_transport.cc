@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "../../lib/src/injection.h"
+#include "outside_graph.h"
 #include "owner_name.h"
 #include "wanted_tokens.h"
 
@@ -40,13 +41,14 @@ class ShmTransport final : public CaptureTransport {
     cache_.capture(layer, topk_ids, first_row, stream);
   }
 
-  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row,
-                  int shared_columns, RouteSink& sink) override {
+  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row, int shared_columns,
+                  RouteSink& sink) override {
     sink = cache_.sink(layer, first_row, end_row, shared_columns);
   }
   RouteOutput route_output(int layer) override { return cache_.route_output(layer); }
 
   void publish(const Slot* slot_mapping, Stream& stream) override {
+    require_outside_graph(stream, "publish()");
     const std::int64_t rows = wanted_.count();
     const std::uint32_t* tokens = nullptr;
     if (!wanted_.all()) {

@@ -73,6 +73,57 @@ TEST_P(ShmTransportOn, PublishThrowsTheFailureOfItsOwnStep) {
   }
 }
 
+// Steps are neither opened nor published by the replay of a graph: what an engine records stays as
+// it was when it is told so.
+TEST_P(ShmTransportOn, RefusesToBePartOfAGraphAndLeavesTheRecordingAlone) {
+  const Router router{endpoint.shape};
+  Model model(*device, router, 16);
+  const auto stream = device->make_stream();
+  Capturer capturer(make_shm_transport(*device, endpoint));
+  for (const int layer : endpoint.shape.moe_layers()) capturer.bind(layer);
+  Reader reader(make_shm_reader(endpoint));
+  const Buffer slots = upload(*device, *stream, std::vector<Slot>{3, 4, 5, 6});
+  const Buffer others = upload(*device, *stream, std::vector<Slot>{-77, -77, -77, -77});
+  const auto capture = [&] {
+    for (int i = 0; i < endpoint.shape.num_layers(); ++i) {
+      const int layer = endpoint.shape.moe_layers()[static_cast<std::size_t>(i)];
+      capturer.capture(layer, model.topk_ids(i, 4), *stream);
+    }
+  };
+
+  const TokenRange half{0, 2};  // so that a list of tokens is copied too
+  capturer.begin_step({.step = 1, .num_tokens = 4, .wanted = std::span(&half, 1)}, *stream);
+  model.route(1, 4, *stream);
+  stream->begin_capture();
+  capture();
+  std::string message =
+      message_of<StateError>([&] { capturer.publish(others.as<const Slot>(), *stream); });
+  EXPECT_TRUE(contains(message, "publish() on a stream that records a graph")) << message;
+  const auto graph = stream->end_capture();
+  stream->launch(*graph);
+  capturer.publish(slots.as<const Slot>(), *stream);
+  EXPECT_NO_THROW(reader.wait_for(1, kPatience));
+
+  model.route(2, 4, *stream);
+  stream->begin_capture();
+  message =
+      message_of<StateError>([&] { capturer.begin_step({.step = 2, .num_tokens = 4}, *stream); });
+  EXPECT_TRUE(contains(message, "begin_step() on a stream that records a graph")) << message;
+  const auto empty = stream->end_capture();
+  capturer.begin_step({.step = 2, .num_tokens = 4}, *stream);
+  capture();
+  stream->launch(*empty);  // which must not open the step again
+  capturer.publish(slots.as<const Slot>(), *stream);
+  EXPECT_NO_THROW(reader.wait_for(2, kPatience));
+  std::vector<std::byte> row(endpoint.shape.row_bytes());
+  RowState state{};
+  const Slot slot = 6;
+  const StepWindow window{2, 2};
+  reader.read({&slot, 1}, {&window, 1}, row, {&state, 1});
+  EXPECT_EQ(state, RowState::present);
+  EXPECT_EQ(row, router.row(2, 3));
+}
+
 // The worker must not look for the mistake in its own slot mapping.
 TEST_P(ShmTransportOn, StampThatAnotherProcessWroteFailsTheStepAndSaysSo) {
   std::vector<ScenarioStep> steps = plain_steps(3);

@@ -39,7 +39,8 @@ class Collective {
   virtual void check() = 0;
 };
 
-// Whether work queued on the stream is recorded into a graph now. For those who implement gathers.
+// Whether work queued on the stream is recorded into a graph now. For those who implement gathers
+// and other calls that a graph cannot hold.
 bool records_graph(Stream& stream);
 
 // Puts the parts of one layer's topk_ids together, in token order: converts them to int32, drops
