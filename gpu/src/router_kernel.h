@@ -163,7 +163,8 @@ struct TokenRouter {
         if ((lane + i * kTeam) / size == group) two.add(choice[i]);
       }
       two = team_two(two);
-      value[group] = buffers.bias == nullptr ? two.first : two.first + two.second;
+      // Two of them only where a group has two.
+      value[group] = buffers.bias == nullptr || size == 1 ? two.first : two.first + two.second;
     }
     std::uint32_t kept = 0;  // a bit a group
     for (int n = 0; n < options.top_groups; ++n) {

@@ -108,6 +108,7 @@ const Case kCases[] = {
     {"Many", {.num_experts = 512, .top_k = 22, .scoring = Scoring::sigmoid}, true},
     {"All", {.num_experts = 5, .top_k = 5}},
     {"GroupsOfOne", {.num_experts = 32, .top_k = 4, .num_groups = 32, .top_groups = 7}},
+    {"BiasedGroupsOfOne", {.num_experts = 32, .top_k = 4, .num_groups = 32, .top_groups = 7}, true},
     {"Ties", {.num_experts = 60, .top_k = 4, .num_groups = 4, .top_groups = 2}, false, 2},
 };
 
