@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <vector>
 
 #include "commands.h"
+#include "dead_buffer.h"
 #include "inspection.h"
 #include "new_file.h"
 #include "output.h"
@@ -41,30 +41,13 @@ SegmentInfo buffer_named(const std::string& name) {
       printable(name), found.size(), buffers.size()));
 }
 
-// As they lie: nobody writes there.
-void read_dead(const SegmentFile& file, const Endpoint& endpoint, std::span<const Slot> slots,
-               StepWindow window, Routes& routes) {
-  const std::size_t row_bytes = endpoint.shape.row_bytes();
-  const auto stamps = stamps_of(file, slots);
-  read_rows(file, endpoint.num_slots, row_bytes, slots, routes.bytes());
-  if (file.owner_pid() != 0) {
-    throw TimeoutError(fmt::format("{} was taken over by process {} meanwhile: ask again",
-                                   file.name(), file.owner_pid()));
-  }
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    routes.states()[i] = row_state(stamps[i], window);
-    if (routes.states()[i] == RowState::present) continue;
-    std::memset(&routes.bytes()[i * row_bytes], 0xFF, row_bytes);
-  }
-}
-
 // A living worker's under the lock, as any reader.
-Routes read_routes(const SegmentInfo& segment, const SegmentFile& file, Endpoint endpoint,
-                   std::span<const Slot> slots, const DumpOptions& options) {
+Routes read_routes(const SegmentFile& file, Endpoint endpoint, std::span<const Slot> slots,
+                   const DumpOptions& options) {
   Routes routes(endpoint.shape, {0, static_cast<std::int64_t>(slots.size())});
   const StepWindow window{options.first_step, options.last_step};
-  if (segment.owner == SegmentInfo::Owner::alive) {
-    endpoint.limit = options.limit;
+  endpoint.limit = options.limit;
+  if (file.owner_pid() != 0) {
     make_shm_reader(endpoint)->read(slots, {&window, 1}, routes.bytes(), routes.states());
   } else {
     read_dead(file, endpoint, slots, window, routes);
@@ -167,7 +150,7 @@ ExitStatus dump_command(const DumpOptions& options) {
   const Endpoint endpoint = endpoint_of(file);
   const IdType type = type_of(options, endpoint.shape);
   const auto slots = parse_slots(options.slots, endpoint.num_slots);
-  const Routes routes = read_routes(segment, file, endpoint, slots, options);
+  const Routes routes = read_routes(file, endpoint, slots, options);
   if (!options.missing) require_present(routes, slots);
   write_files(options.file, routes, type);
 

@@ -67,8 +67,9 @@ SIGHUP, SIGINT and SIGTERM end it, with status 0, also in a report that nobody t
 constexpr const char* kDump =
     R"(Writes rows of a slot buffer to a NumPy file of shape (slots, layers, top_k), the state of
 each to FILE.states.npy (uint8: 0 present, 1 missing, 2 stale, 3 clobbered), and weights, if rows
-hold some, to FILE.weights.npy. A living worker's are read under the shared lock; a dead one's as
-they lie. Unless --missing is given, nothing is written if any row is not present. All files have
+hold some, to FILE.weights.npy. They are read under the shared lock, a dead worker's too, for as long
+as its lock file is there: its schedulers may still put rows; one that changes while it is read
+is missing. Unless --missing is given, nothing is written if any row is not present. All files have
 mode 0600 and are there whole or not at all: written beside their names and then moved there, over
 earlier ones; after an error or SIGHUP, SIGINT or SIGTERM nothing of them is left. A name that is a
 symbolic link, or anything else than a plain file, is refused, and so is a FILE.weights.npy that

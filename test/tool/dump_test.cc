@@ -1,29 +1,54 @@
 #include <moetap/file_lock.h>
+#include <moetap/readers.h>
 #include <moetap/routes_json.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "claim.h"
 #include "slot_list.h"
 #include "tool_test.h"
 
 namespace moetap {
 namespace {
 
+using test::ChildProcess;
 using test::contains;
 using test::Result;
 using test::run_tool;
+using test::Signal;
 using test::Slots;
+
+bool has_open(pid_t pid, const std::filesystem::path& file) {
+  std::error_code ended;
+  const auto directory = fmt::format("/proc/{}/fd", pid);
+  for (std::filesystem::directory_iterator fd(directory, ended), end; !ended && fd != end;
+       fd.increment(ended)) {
+    std::error_code closed;
+    if (std::filesystem::read_symlink(fd->path(), closed) == file) return true;
+  }
+  return false;
+}
+
+bool has_ended(pid_t child) {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid != 0;
+}
 
 class Dump : public test::ToolTest {
  protected:
@@ -136,6 +161,110 @@ TEST_F(Dump, WritesADeadWorkersRows) {
   EXPECT_EQ(run_on_dead(steps, command("1-4", {"--missing"})).status, 0);
   expect_rows({{1, 1}, {2, 1}, {3, 2}, {4, 0}});
 }
+
+// Its schedulers may still be there, and put rows.
+TEST_F(Dump, WaitsForTheLockOfADeadWorkersBuffer) {
+  Result result{3, {}};
+  for (int tries = 0; tries < 100 && result.status == 3; ++tries) {  // others may reclaim it
+    Worker worker(endpoint, {{1}});
+    FileLock lock(lock_path(endpoint));
+    lock.lock();
+    worker.kill();
+    result = dump("1", {"--limit", "20"});
+  }
+  EXPECT_EQ(result.status, 6) << result.output;
+  EXPECT_TRUE(contains(result.output, std::to_string(getpid()))) << "the holder";
+  expect_nothing_written();
+}
+
+// A new worker's claim, once the dump waits for the lock.
+TEST_F(Dump, OfABufferThatIsTakenOverMeanwhileIsStatus6) {
+  Result result;
+  for (int tries = 0; tries < 100 && result.status != 6; ++tries) {  // others may reclaim it
+    Worker worker(endpoint, {{1}});
+    const test::Descriptor segment(shm_open(name().c_str(), O_RDWR, 0));
+    FileLock lock(lock_path(endpoint));
+    lock.lock();
+    worker.kill();
+    auto arguments = command("1");
+    arguments.insert(arguments.begin(), MOETAP_TOOL);
+    demo::test::Program program(arguments);
+    while (!has_open(program.pid(), lock.path()) && !has_ended(program.pid())) usleep(100);
+    if (!try_claim(segment.get(), Role::owner, name())) continue;
+    lock.unlock();
+    result.status = program.join();
+    result.output = program.output();
+  }
+  EXPECT_EQ(result.status, 6) << result.output;
+  EXPECT_TRUE(contains(result.output, fmt::format("by process {}", getpid()))) << result.output;
+  expect_nothing_written();
+}
+
+class DumpOfPutRows : public Dump {
+ protected:
+  DumpOfPutRows() {
+    endpoint.shape = ModelShape::uniform(256, 128, 256);  // rows that take long
+    endpoint.num_slots = 32;
+  }
+
+  // Puts all rows again and again, each of one id only.
+  class Scheduler {
+   public:
+    explicit Scheduler(const Endpoint& endpoint)
+        : process_([&] {
+            const auto reader = make_shm_reader(endpoint);
+            Slots slots(static_cast<std::size_t>(endpoint.num_slots));
+            std::iota(slots.begin(), slots.end(), 0);
+            std::vector<std::byte> rows(slots.size() * endpoint.shape.row_bytes());
+            for (Step step = 2;; ++step) {
+              std::ranges::fill(rows, static_cast<std::byte>(step));
+              reader->put(step, slots, rows);
+              if (step == 2) put_.raise();
+            }
+          }) {
+      put_.wait();
+    }
+
+   private:
+    Signal put_;
+    ChildProcess process_;
+  };
+
+  // Dumps while a scheduler puts rows, the worker being dead.
+  void dump_often(bool lock_file_there) {
+    constexpr int kDumps = 20;
+    int dumps = 0;
+    for (int tries = 0; tries < 100 && dumps < kDumps; ++tries) {  // others may reclaim it
+      Worker worker(endpoint, {{0}});
+      const Scheduler scheduler(endpoint);
+      worker.kill();
+      if (!lock_file_there) std::filesystem::remove(lock_path(endpoint));
+      for (; dumps < kDumps; ++dumps) {
+        const Result result = dump("all", {"--missing"});
+        if (result.status == 3) break;
+        ASSERT_EQ(result.status, 0) << result.output;
+        EXPECT_TRUE(!lock_file_there || result.json()["states"]["present"] == endpoint.num_slots);
+        expect_whole_rows();
+        if (HasFailure()) return;
+      }
+    }
+    EXPECT_EQ(dumps, kDumps);
+  }
+
+  void expect_whole_rows() const {
+    const Routes routes = from_npy(content(file), endpoint.shape, 0);
+    ASSERT_EQ(routes.states().size(), static_cast<std::size_t>(endpoint.num_slots));
+    for (std::int64_t i = 0; i < endpoint.num_slots; ++i) {
+      if (routes.states()[static_cast<std::size_t>(i)] != RowState::present) continue;
+      const auto row = routes.row(i);
+      ASSERT_TRUE(std::ranges::all_of(row, [&](std::byte id) { return id == row[0]; })) << i;
+    }
+  }
+};
+
+TEST_F(DumpOfPutRows, WritesAllOfThemUnderTheLock) { dump_often(true); }
+
+TEST_F(DumpOfPutRows, WritesNoTornOneWhereSomebodyRemovedTheLockFile) { dump_often(false); }
 
 TEST_F(Dump, WritesNothingIfARowIsMissing) {
   Worker worker(endpoint, {{1, 2, 3}});
