@@ -95,8 +95,7 @@ BlockFile::Kind BlockFile::check(const BlockKey& key, std::span<const std::byte>
   append_number(expected, key.bytes().size());
   append(expected, key.bytes());
   if (!std::ranges::equal(expected, file.first(expected.size()))) return Kind::foreign;
-  const auto num_experts = static_cast<std::uint32_t>(options_.shape.num_experts());
-  return options_.highest_id(rows(file)) < num_experts ? Kind::good : Kind::damaged;  // H20
+  return options_.can_be_present(rows(file)) ? Kind::good : Kind::damaged;  // H20
 }
 
 }  // namespace moetap

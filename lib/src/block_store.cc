@@ -50,17 +50,24 @@ void BlockStoreOptions::require_block(std::size_t bytes) const {
                                   block_size, shape.to_string(), block_bytes()));
 }
 
-std::uint32_t BlockStoreOptions::highest_id(std::span<const std::byte> rows) const {
-  return detail::highest_id(shape, rows);
+bool BlockStoreOptions::can_be_present(std::span<const std::byte> rows) const {
+  return detail::highest_id(shape, rows) < static_cast<std::uint32_t>(shape.num_experts()) &&
+         detail::filled_gap(shape, rows) < 0;
 }
 
 void BlockStoreOptions::require_rows(std::span<const std::byte> rows) const {
   require_block(rows.size());
-  const std::uint32_t id = highest_id(rows);
-  if (id < static_cast<std::uint32_t>(shape.num_experts())) return;
-  throw RangeError(fmt::format(
-      "a block with expert id {} of a model with {} experts; store rows that are all present", id,
-      shape.num_experts()));
+  if (can_be_present(rows)) return;
+  const std::uint32_t id = detail::highest_id(shape, rows);
+  if (id >= static_cast<std::uint32_t>(shape.num_experts())) {
+    throw RangeError(fmt::format(
+        "a block with expert id {} of a model with {} experts; store rows that are all present", id,
+        shape.num_experts()));
+  }
+  throw ArgumentError(
+      fmt::format("a block whose row {} has other bytes than 0 between its ids and its weights; "
+                  "clear them, or check that the weights begin at weights_offset(), {}",
+                  detail::filled_gap(shape, rows), shape.weights_offset()));
 }
 
 }  // namespace moetap

@@ -58,16 +58,34 @@ std::uint32_t highest_id(const ModelShape& shape, std::span<const std::byte> row
                                           : highest<std::uint16_t>(shape, rows);
 }
 
-void require_ids(const ModelShape& shape, std::span<const Slot> stored,
-                 std::span<const std::byte> rows) {
+std::ptrdiff_t filled_gap(const ModelShape& shape, std::span<const std::byte> rows) {
+  const std::size_t gap = shape.weights_offset() - shape.ids_bytes();
+  if (gap == 0) return -1;
+  const std::size_t row_bytes = shape.row_bytes();
+  for (std::size_t i = 0; i < rows.size() / row_bytes; ++i) {
+    const auto bytes = rows.subspan(i * row_bytes + shape.ids_bytes(), gap);
+    if (std::ranges::any_of(bytes, [](std::byte b) { return b != std::byte{0}; })) {
+      return static_cast<std::ptrdiff_t>(i);
+    }
+  }
+  return -1;
+}
+
+void require_rows(const ModelShape& shape, std::span<const Slot> stored,
+                  std::span<const std::byte> rows) {
   const auto num_experts = static_cast<std::uint32_t>(shape.num_experts());
   const std::size_t row_bytes = shape.row_bytes();
   if (rows.size() != stored.size() * row_bytes) return;
-  if (highest_id(shape, rows) < num_experts) return;
+  if (highest_id(shape, rows) < num_experts && filled_gap(shape, rows) < 0) return;
   for (std::size_t i = 0; i < stored.size(); ++i) {
+    if (stored[i] < 0) continue;
     const auto row = rows.subspan(i * row_bytes, row_bytes);
-    if (stored[i] >= 0 && highest_id(shape, row) >= num_experts) {
-      throw_no_expert(shape, row, stored[i]);
+    if (highest_id(shape, row) >= num_experts) throw_no_expert(shape, row, stored[i]);
+    if (filled_gap(shape, row) >= 0) {
+      throw ArgumentError(fmt::format(
+          "row for slot {}: the {} bytes between its ids and its weights are not 0; clear them, or "
+          "check that the weights begin at weights_offset(), {}",
+          stored[i], shape.weights_offset() - shape.ids_bytes(), shape.weights_offset()));
     }
   }
 }

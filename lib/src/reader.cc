@@ -36,7 +36,7 @@ Reader& Reader::instance() { return process_wide().instance(); }
 void Reader::destroy() { process_wide().destroy(); }
 
 void Reader::put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
-  detail::require_ids(shape(), slots, rows);
+  detail::require_rows(shape(), slots, rows);
   transport_->put(step, slots, rows);
 }
 

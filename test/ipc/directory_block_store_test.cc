@@ -303,6 +303,24 @@ TEST_F(DirectoryBlockStoreTest, AnIdThatTheModelDoesNotHaveIsNeverData) {  // H2
   EXPECT_TRUE(store->get(key_of(1), rows));
 }
 
+TEST_F(DirectoryBlockStoreTest, BytesBetweenIdsAndWeightsAreNeverData) {
+  BlockStoreOptions weighed = options(100);
+  weighed.shape = ModelShape::uniform(1, 3, 8).with_weights(WeightType::float32);
+  weighed.max_bytes = 100 * weighed.block_bytes();
+  const auto store = make_directory_block_store(path, weighed);
+  std::vector<std::byte> rows(weighed.block_bytes());
+  EXPECT_EQ(store->put(key_of(1), rows), Put::stored);
+  rows[weighed.shape.ids_bytes()] = std::byte{1};
+  expect_throw<ArgumentError>([&] { store->put(key_of(2), rows); }, {"row 0", "4"});
+  EXPECT_EQ(files().size(), 1u);
+
+  std::vector<std::byte> file;
+  BlockFile(weighed).encode(key_of(1), rows, file);
+  write(only_file(), {reinterpret_cast<const char*>(file.data()), file.size()});
+  EXPECT_FALSE(store->get(key_of(1), rows));
+  EXPECT_EQ(store->stats().refused, 1u);
+}
+
 TEST_F(DirectoryBlockStoreTest, SaysWhenSomeoneElseRemovedWhatItNeeds) {
   const auto store = open();
   fs::remove(path);

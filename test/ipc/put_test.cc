@@ -137,6 +137,31 @@ TEST_P(PutTest, RefusesWhatItCannotPutAndChangesNothing) {
   expect_rows(*reader, {1, 2}, {1, 1}, 1, {1, 2});
 }
 
+// Equal rows are equal in all bytes.
+TEST_P(PutTest, BytesBetweenIdsAndWeightsAreRefusedAndChangeNothing) {
+  endpoint.shape = ModelShape::uniform(3, 2, 16).with_weights(WeightType::float32);
+  Worker worker(GetParam(), endpoint);
+  worker.publish(1, {1, 2});
+  Reader reader(make_reader());
+  reader.wait_for(1, kPatience);
+  const FillPlan plan{.step = 2, .slots = {1, 2}};
+  std::vector<std::byte> rows(2 * endpoint.shape.row_bytes());
+  for (std::size_t at = endpoint.shape.ids_bytes(); at < endpoint.shape.weights_offset(); ++at) {
+    std::ranges::fill(rows, std::byte{0});
+    rows[endpoint.shape.row_bytes() + at] = std::byte{1};
+    expect_throw<ArgumentError>([&] { reader.put(2, plan.slots, rows); },
+                                {"slot 2", "2 bytes", "weights_offset(), 8"});
+    expect_throw<ArgumentError>([&] { fill_rows(reader, plan, rows, kPatience); }, {"slot 2"});
+    std::vector<RowState> states(2);
+    std::vector<std::byte> got(rows.size());
+    const StepWindow first{1, 1};
+    reader.read(plan.slots, {&first, 1}, got, states);
+    EXPECT_EQ(states, std::vector(2, RowState::present));
+  }
+  const Slots missing{1, ~Slot{2}};
+  EXPECT_NO_THROW(reader.put(2, missing, rows));
+}
+
 TEST_P(PutTest, H20AnIdOfNoExpertIsRefusedAndChangesNothing) {
   for (const int num_experts : {16, 300}) {  // uint8, uint16
     for (const WeightType weights : {WeightType::none, WeightType::float32}) {
@@ -149,7 +174,7 @@ TEST_P(PutTest, H20AnIdOfNoExpertIsRefusedAndChangesNothing) {
       const std::size_t width = id_bytes(endpoint.shape.id_type());
       std::vector<std::byte> rows(2 * endpoint.shape.row_bytes());
       std::ranges::fill(
-          std::span(rows).last(endpoint.shape.row_bytes() - endpoint.shape.ids_bytes()),
+          std::span(rows).last(endpoint.shape.row_bytes() - endpoint.shape.weights_offset()),
           std::byte{0xFF});  // are no ids
       const auto id = [&](std::size_t row, std::size_t index, int value) {
         std::memcpy(&rows[row * endpoint.shape.row_bytes() + index * width], &value, width);

@@ -236,6 +236,21 @@ TEST_P(Weights, NoBitsOfThemAreTakenForIds) {  // H20
   EXPECT_THROW(store->put(BlockKey("b"), rows), RangeError);
 }
 
+TEST_P(Weights, ABlockWithBytesBetweenIdsAndWeightsIsRefused) {
+  const BlockStoreOptions options{
+      .shape = shape, .block_size = 4, .max_bytes = 1 << 20, .weights = "v1"};
+  const auto store = make_memory_block_store(options);
+  const Routes routes = weighed_routes(shape, {0, 4});
+  for (std::size_t at = shape.ids_bytes(); at < shape.weights_offset(); ++at) {
+    std::vector<std::byte> rows(routes.bytes().begin(), routes.bytes().end());
+    rows[2 * shape.row_bytes() + at] = std::byte{1};
+    expect_throw<ArgumentError>(
+        [&] { store->put(BlockKey("a"), rows); },
+        {"row 2", "weights_offset(), " + std::to_string(shape.weights_offset())});
+    EXPECT_EQ(store->stats().blocks, 0U);
+  }
+}
+
 // A stage's rows in plain memory, all of one step.
 class StageMemory final : public SlotReadTransport {
  public:

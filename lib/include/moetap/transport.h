@@ -121,7 +121,8 @@ class SlotReadTransport : public ReadTransport {
   // another. One whose slot is given as ~slot becomes missing. A slot that has a row of a later
   // step keeps that (not where there are no stamps), so that a late put does no harm. RangeError
   // for a slot outside [0, num_slots), ArgumentError for a slot that comes twice, step 0 or sizes
-  // that do not fit, all before anything is changed. Ids are not looked at: Reader::put() does.
+  // that do not fit, all before anything is changed. The rows' bytes are not looked at:
+  // Reader::put() does.
   virtual void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) = 0;
 };
 
