@@ -1,44 +1,77 @@
 """Tests and measures moetap on a GPU: ./dev gpu_check.
 
-Runs the tests that have a device on `cuda`, the kernel tests under compute-sanitizer, then measures,
-and serves the demo on both transports. The figures go to a JSON file; the table comes last. Ends with
-0 if all is well, 1 if something failed or could not be run, 3 if this machine has no GPU. With
---device host the same is run without a GPU (and without compute-sanitizer), to see that it works.
+Runs the tests that have a device on `cuda`, measures, serves the demo on both transports, and runs
+the kernel tests under compute-sanitizer. The figures go to a JSON file; the table comes last. Ends
+with 0 if all is well, 1 if something failed, could not be run or had no time left, or a row was
+wrong, 3 if this machine has no GPU. A goal of a measurement that is missed is shown and changes no
+status. With --device host the same is run without a GPU (and without compute-sanitizer), to see that
+it works.
 """
 
 import argparse
 import json
+import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 
 NO_GPU = 3
-KERNEL_TESTS = "*DeviceCacheOn*{0}:*RouterOn*{0}:*BindOn*{0}:*DeviceOrder.RunsEach*{0}"
+SECONDS = 350  # of the 6 minutes that a check may take, all parts together
+# Between them they launch every kernel.
+KERNEL_SUITES = (
+    "DeviceCacheOn", "RouterOn", "BindOn", "DeviceOrder.RunsEach", "PartGatherOn", "GatheredStepOn",
+    "WantedRowsOn", "SlotRowsOn",
+)  # fmt: skip
 
 
 def run(command, seconds):
-    """(whether it ended well, what it printed). Never raises for what the command does."""
+    """(whether it ended well, what it printed). Never raises for what the command does, and leaves
+    none of its processes behind if it is not done in time."""
     print(">", " ".join(map(str, command)), file=sys.stderr, flush=True)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            output, _ = process.communicate()
+            return False, f"{output}\nnot done in the {seconds:.0f} s that were left"
+    return process.returncode == 0, output
+
+
+def contents(file):
+    """What a program wrote; {} if it did not get there."""
     try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds
-        )
-    except subprocess.TimeoutExpired as error:
-        return False, f"{(error.output or b'').decode(errors='replace')}\nnot done in {seconds} s"
-    return done.returncode == 0, done.stdout
+        return json.load(file)
+    except ValueError:
+        return {}
 
 
 class Check:
-    def __init__(self, build, device):
+    def __init__(self, build, device, deadline):
         self.build = build
         self.device = device
+        self.deadline = deadline
         self.parameter = "cuda" if device.startswith("cuda") else "host"
         self.outcomes = []  # (name, "ok" | "failed" | "not run", detail)
         self.figures = []
-        self.demo = []
+        self.demo = {}
+
+    def run(self, name, command):
+        """As run(), with the time that is left; None if there is none."""
+        left = self.deadline - time.monotonic()
+        if left > 0:
+            return run(command, left)
+        self.outcomes.append((name, "not run", "no time was left"))
+        return None
 
     def note(self, name, good, output, lines=1):
         detail = " / ".join(output.strip().splitlines()[-lines:])
@@ -48,7 +81,10 @@ class Check:
 
     def tests(self):
         filters = f"*{self.parameter}:Cuda.*"
-        good, output = run([self.build / "test/gpu/gpu_tests", f"--gtest_filter={filters}"], 120)
+        done = self.run("tests", [self.build / "test/gpu/gpu_tests", f"--gtest_filter={filters}"])
+        if done is None:
+            return
+        good, output = done
         ran = [line for line in output.splitlines() if line.startswith("[  PASSED  ]")]
         self.note("tests", good and bool(ran), "\n".join(ran) if good and ran else output)
 
@@ -60,35 +96,56 @@ class Check:
             if not pathlib.Path(tool).exists():
                 self.outcomes.append((name, "not run", "compute-sanitizer is not installed"))
                 continue
-            filters = KERNEL_TESTS.format(self.parameter)
-            good, output = run(
+            filters = ":".join(f"*{suite}*{self.parameter}" for suite in KERNEL_SUITES)
+            done = self.run(
+                name,
                 [tool, "--tool", name, "--error-exitcode", "9", self.build / "test/gpu/gpu_tests",
-                 f"--gtest_filter={filters}"], 100,
+                 f"--gtest_filter={filters}"],
             )  # fmt: skip
-            self.note(name, good, output)
+            if done is not None:
+                self.note(name, *done)
 
     def measure(self):
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
             program = self.build / "bench/gpu_check/moetap_gpu_check"
-            good, output = run([program, self.device, file.name], 150)
-            self.note("measure", good, output)
-            if good:
-                self.figures = json.load(file)["figures"]
+            done = self.run("measure", [program, self.device, file.name])
+            if done is None:
+                return
+            self.figures = contents(file).get("figures", [])
+            self.note("measure", done[0] and bool(self.figures), done[1])
 
     def serve(self):
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
             program = self.build / "examples/simulator/moetap-demo"
-            good, output = run([program, "--device", self.device, "--json", file.name], 60)
-            self.note("demo", good, output)
-            if good:
-                self.demo = json.load(file)
+            done = self.run("demo", [program, "--device", self.device, "--json", file.name])
+            if done is None:
+                return
+            self.demo = contents(file)
+            rows = self.rows()
+            right = bool(rows) and all(figure["met"] is not False for figure in rows)
+            self.note("demo", done[0] and right, done[1])
+
+    def rows(self):
+        """The figures of the demo that say whether it got the right rows."""
+        figures = []
+        for served in self.demo.get("runs", []):
+            verified, wrong = served["rows_verified"], served["rows_wrong"]
+            for kind, value, goal, met in (
+                ("verified", verified, None, None),
+                ("wrong", wrong, "<= 0", wrong == 0),
+            ):
+                name = f"rows {kind}/{served['transport']}"
+                figures.append(
+                    {"name": name, "value": value, "unit": "rows", "goal": goal, "met": met}
+                )
+        return figures
 
     def report(self, started):
         return {
             "device": self.device,
             "seconds": round(time.monotonic() - started, 1),
             "outcomes": [dict(zip(("name", "outcome", "detail"), o)) for o in self.outcomes],
-            "figures": self.figures,
+            "figures": self.figures + self.rows(),
             "demo": self.demo,
         }
 
@@ -109,9 +166,12 @@ def table(report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, required=True, help="Meson's build directory")
+    parser.add_argument("--build", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or host")
-    parser.add_argument("--json", type=pathlib.Path, help="default: gpu_check.json in --build")
+    parser.add_argument("--json", type=pathlib.Path, help="default: gpu_check.json beside the build")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help=f"for all parts together ({SECONDS})"
+    )
     options = parser.parse_args()
 
     started = time.monotonic()
@@ -120,8 +180,8 @@ def main():
         if not good:
             print(f"gpu_check: there is no GPU here: {why.strip()}")
             return NO_GPU
-    check = Check(options.build, options.device)
-    for part in (check.tests, check.sanitizer, check.measure, check.serve):
+    check = Check(options.build, options.device, started + options.seconds)
+    for part in (check.tests, check.measure, check.serve, check.sanitizer):
         part()
     report = check.report(started)
     path = options.json or options.build / "gpu_check.json"
