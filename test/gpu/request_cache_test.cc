@@ -11,9 +11,12 @@ constexpr std::size_t kRowBytes = 3;
 
 // Rows of positions that say which position they are, and in which run they were computed.
 std::vector<std::byte> rows_of(std::int64_t position, std::int64_t count, int run) {
-  std::vector<std::byte> rows;
-  for (std::int64_t i = position; i < position + count; ++i) {
-    rows.insert(rows.end(), {std::byte(i), std::byte(run), std::byte(i * 7)});
+  std::vector<std::byte> rows(static_cast<std::size_t>(count) * kRowBytes);
+  for (std::size_t i = 0; i < rows.size(); i += kRowBytes) {
+    const std::int64_t at = position + static_cast<std::int64_t>(i / kRowBytes);
+    rows[i] = std::byte(at);
+    rows[i + 1] = std::byte(run);
+    rows[i + 2] = std::byte(at * 7);
   }
   return rows;
 }
