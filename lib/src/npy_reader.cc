@@ -121,14 +121,17 @@ void take_weights(std::string_view file, Routes& routes) {
   const std::string_view expected =
       shape.weight_type() == WeightType::float32 ? detail::kNpyTypes[5] : detail::kNpyTypes[1];
   if (header.type != expected) {
-    throw ArgumentError(fmt::format("a .npy file of '{}' for {} weights, which are '{}'",
-                                    header.type, weight_type_name(shape.weight_type()), expected));
+    throw ArgumentError(fmt::format(
+        "a .npy file of '{}' for {} weights, which are '{}': give the file of the weights second, "
+        "and the shape that they were written with",
+        header.type, weight_type_name(shape.weight_type()), expected));
   }
   const std::size_t bytes = shape.row_ids() * weight_bytes(shape.weight_type());
   check_shape(header, weight_bytes(shape.weight_type()), shape);
   if (header.shape[0] != routes.range().size()) {
-    throw ArgumentError(fmt::format("weights of {} tokens beside ids of {}", header.shape[0],
-                                    routes.range().size()));
+    throw ArgumentError(
+        fmt::format("weights of {} tokens beside ids of {}: give two files of the same routes",
+                    header.shape[0], routes.range().size()));
   }
   for (std::size_t i = 0; i < routes.states().size(); ++i) {
     if (routes.states()[i] != RowState::present) continue;
@@ -187,7 +190,10 @@ Routes from_npy(std::string_view file, const ModelShape& shape, std::int64_t sta
 Routes from_npy(std::string_view ids, std::string_view weights, const ModelShape& shape,
                 std::int64_t start) {
   if (shape.weight_type() == WeightType::none) {
-    throw ArgumentError(fmt::format("weights for rows of {}, which have none", shape.to_string()));
+    throw ArgumentError(
+        fmt::format("weights for rows of {}, which have none: give shape.with_weights(), or the "
+                    "file of the ids alone",
+                    shape.to_string()));
   }
   Routes routes = ids_from_npy(ids, shape, start);
   take_weights(weights, routes);

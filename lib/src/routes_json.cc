@@ -88,12 +88,17 @@ Routes rows(const Json& json, const std::string& ids, const ModelShape& shape, s
   const std::string_view type = weight_type_name(shape.weight_type());
   if (shape.weight_type() == WeightType::none) {
     if (found == json.end()) return from_npy(ids, shape, start);
-    throw ArgumentError(fmt::format("routes with weights for rows of {}", shape.to_string()));
+    throw ArgumentError(
+        fmt::format("routes with weights for rows of {}: read them as the shape that they were "
+                    "written with, shape.with_weights(), or write them without",
+                    shape.to_string()));
   }
   if (found == json.end() || !found->is_object()) bad_member(json, "weights");
   if (string(*found, "dtype") != type) {
-    throw ArgumentError(fmt::format("routes with {} weights for rows of {}",
-                                    detail::shown((*found)["dtype"]), shape.to_string()));
+    throw ArgumentError(fmt::format(
+        "routes with {} weights for rows of {}: read them as the shape that they were written "
+        "with, shape.with_weights() of that type",
+        detail::shown((*found)["dtype"]), shape.to_string()));
   }
   return from_npy(ids, decoded(*found), shape, start);
 }

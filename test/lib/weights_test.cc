@@ -199,20 +199,23 @@ TEST_P(Weights, FilesThatContradictTheShapeAreRefused) {
   const std::string others = weights_to_npy(weighed_routes(plain.with_weights(other), {5, 9}));
 
   expect_throw<ArgumentError>([&] { from_npy(ids, shape, 5); }, {"weights"});
-  expect_throw<ArgumentError>([&] { from_npy(ids, weights, plain, 5); }, {"none"});
+  expect_throw<ArgumentError>([&] { from_npy(ids, weights, plain, 5); },
+                              {"none", "with_weights()"});
   expect_throw<ArgumentError>([&] { from_npy(ids, others, shape, 5); },
-                              {width == 4 ? "<f4" : "<u2"});
+                              {width == 4 ? "<f4" : "<u2", "weights second"});
   expect_throw<ArgumentError>(
       [&] {
         from_npy(ids, weights_to_npy(weighed_routes(shape, {5, 8})), shape, 5);
       },
-      {"weights of 3 tokens beside ids of 4"});
+      {"weights of 3 tokens beside ids of 4", "same routes"});
   if (width == 4) {
     expect_throw<ArgumentError>([&] { from_npy(weights, plain, 5); }, {"<f4", "for ids"});
   }
   const std::string json = to_json(routes, IdType::int32);
-  expect_throw<ArgumentError>([&] { from_json(json, plain); }, {"weights", plain.to_string()});
-  expect_throw<ArgumentError>([&] { from_json(json, plain.with_weights(other)); }, {"weights"});
+  expect_throw<ArgumentError>([&] { from_json(json, plain); },
+                              {"weights", plain.to_string(), "with_weights()"});
+  expect_throw<ArgumentError>([&] { from_json(json, plain.with_weights(other)); },
+                              {"weights", "of that type"});
   expect_throw<ArgumentError>(
       [&] {
         from_json(to_json(test::sample_routes(plain, {5, 9}), IdType::int32), shape);
