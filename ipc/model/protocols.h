@@ -72,22 +72,40 @@ std::vector<Program> marks(MarkChange change = MarkChange::none);
 // says so among the stamps, a reader waits for that and reads (what the control block announces
 // besides may be anything). A writer that dies after `lives_for`
 // operations leaves the lock to the kernel, and its reader reads without waiting: then the row is
-// missing, or whole.
+// missing, or whole. So it is for a reader that was led to another lock: it reads at any time, and
+// its second look at the stamp makes an error of a row that was written meanwhile.
+enum class Locking { one_lock, another_lock };
 enum class StampChange {
   none,
   not_marked,       // the old stamp stays while the row is written
   stamped_first,    // the stamp before the row
   announced_first,  // the step before all that
-  reader_no_lock,
+  reader_no_lock,   // ... though it waits for what was announced, and looks but once
   writer_no_lock,
+  mark_not_fenced,   // between the mark and the row
+  stamp_not_fenced,  // between the row and the stamp
+  first_look_not_fenced,
+  second_look_not_fenced,
+  no_second_look,
 };
+// What is found with one lock, and what with another.
 inline constexpr StampChange kStampChanges[] = {
     StampChange::not_marked,     StampChange::stamped_first,  StampChange::announced_first,
     StampChange::reader_no_lock, StampChange::writer_no_lock,
 };
+inline constexpr StampChange kSecondLookChanges[] = {
+    StampChange::not_marked,
+    StampChange::stamped_first,
+    StampChange::mark_not_fenced,
+    StampChange::stamp_not_fenced,
+    StampChange::first_look_not_fenced,
+    StampChange::second_look_not_fenced,
+    StampChange::no_second_look,
+};
 std::string_view name(StampChange change);
 inline constexpr int kLives = -1;
-std::vector<Program> stamps(int lives_for = kLives, StampChange change = StampChange::none);
+std::vector<Program> stamps(int lives_for = kLives, StampChange change = StampChange::none,
+                            Locking locking = Locking::one_lock);
 int stamp_writer_operations();
 std::vector<Value> stamps_initial();
 

@@ -133,7 +133,6 @@ class NativeReader : public SlotReadTransport {
       buffer_.copy_out(slots.subspan(first, n),
                        windows.size() == 1 ? windows : windows.subspan(first, n),
                        rows.subspan(first * row_bytes, n * row_bytes), states.subspan(first, n));
-      MOETAP_POINT("read copied");
     }
   }
 

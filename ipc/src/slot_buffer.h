@@ -3,6 +3,7 @@
 
 #include <moetap/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -58,19 +59,30 @@ class SlotBuffer {
   // Makes the rows of those of `slots` (also stored as ~slot) that exist missing.
   void invalidate(std::span<const Slot> slots);
 
-  // See SlotReadTransport::read.
+  // See SlotReadTransport::read. Of memory that nobody else writes.
   void gather(std::span<const Slot> slots, std::span<const StepWindow> windows,
               std::span<std::byte> rows, std::span<RowState> states) const;
 
-  // gather() for who has called check_read().
+  // gather() of shared memory, for who has called check_read(): a worker may have another lock than
+  // this reader, and so write meanwhile. MismatchError for a row whose stamp changed while it was
+  // copied; what comes out as present is whole.
   void copy_out(std::span<const Slot> slots, std::span<const StepWindow> windows,
                 std::span<std::byte> rows, std::span<RowState> states) const;
 
  private:
   void mark(std::span<const Slot> slots);
   void copy_rows(std::span<const Slot> slots, const std::byte* rows);
-  bool look_up(std::span<const Slot> slots, std::span<const StepWindow> windows,
-               std::span<RowState> states) const;
+  template <class Look>
+  bool look_up(std::span<const StepWindow> windows, std::span<RowState> states, Look&& look) const;
+  void copy_looked_up(std::span<const Slot> slots, bool all_present,
+                      std::span<const RowState> states, std::byte* to) const;
+  void require_unchanged(std::span<const Slot> slots, std::span<const Step> seen) const;
+  Step stamp_of(Slot slot) const {
+    return std::atomic_ref(stamps_[slot]).load(std::memory_order_relaxed);
+  }
+  void set_stamp(Slot slot, Step step) {
+    std::atomic_ref(stamps_[slot]).store(step, std::memory_order_relaxed);
+  }
   std::byte* row(Slot slot) const {
     return rows_ + static_cast<std::size_t>(slot) * limits_.row_bytes;
   }

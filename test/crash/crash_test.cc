@@ -85,6 +85,7 @@ constexpr Point kPoints[] = {
     {"attach claimed",               {}, { 0,  0,  1,  1}},
     {"lend noting",                  {}, { 0,  0, 12,  1}},
     {"read locked",                  {}, {12, 12,  0,  0}},
+    {"read looked",                  {}, {12,  0,  0,  0}},
     {"read copied",                  {}, {12,  0,  0,  0}},
     {"read peeked",                  {}, { 0,  0,  6, 12}},
     {"read taken in",                {}, { 0,  0,  6, 12}},
