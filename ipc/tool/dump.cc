@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -142,6 +144,12 @@ void write_files(const std::string& path, const Routes& routes, IdType type) {
   if (weights_file) weights_file->keep();
 }
 
+// Rows, and the largest file that is made of them.
+std::size_t bytes_of_memory(std::size_t slots, const ModelShape& shape, IdType type) {
+  const std::size_t element = std::max(id_bytes(type), weight_bytes(shape.weight_type()));
+  return slots * (sizeof(Slot) + shape.row_bytes() + sizeof(RowState) + shape.row_ids() * element);
+}
+
 }  // namespace
 
 ExitStatus dump_command(const DumpOptions& options) {
@@ -150,9 +158,16 @@ ExitStatus dump_command(const DumpOptions& options) {
   const Endpoint endpoint = endpoint_of(file);
   const IdType type = type_of(options, endpoint.shape);
   const auto slots = parse_slots(options.slots, endpoint.num_slots);
-  const Routes routes = read_routes(file, endpoint, slots, options);
-  if (!options.missing) require_present(routes, slots);
-  write_files(options.file, routes, type);
+  Routes routes(endpoint.shape, {0, 0});
+  try {
+    routes = read_routes(file, endpoint, slots, options);
+    if (!options.missing) require_present(routes, slots);
+    write_files(options.file, routes, type);
+  } catch (const std::bad_alloc&) {
+    throw SystemError(
+        ENOMEM, fmt::format("the rows of {} slots take {} bytes of memory; name fewer with --slots",
+                            slots.size(), bytes_of_memory(slots.size(), endpoint.shape, type)));
+  }
 
   nlohmann::json json = {
       {"name", printable(segment.name)},

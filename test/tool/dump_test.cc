@@ -380,6 +380,30 @@ TEST_F(Dump, LeavesWhatWasThereWhereItCannotWriteAll) {
   EXPECT_EQ(files().size(), 2u);
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // take more than any limit
+TEST_F(Dump, OfMoreThanFitsInMemorySaysHowMuchAndWhatTakesLess) {
+  endpoint.num_slots = 1 << 21;
+  const Worker worker(endpoint, {{1}});
+  const auto limited = [&](const std::string& slots) {
+    std::vector<std::string> arguments{"/bin/sh", "-c", "ulimit -v 130000; exec \"$0\" \"$@\"",
+                                       MOETAP_TOOL};
+    const auto rest = command(slots, {"--missing", "--type", "int64"});
+    arguments.insert(arguments.end(), rest.begin(), rest.end());
+    demo::test::Program program(std::move(arguments));
+    const int status = program.join();
+    return Result{status, program.output()};
+  };
+  const Result all = limited("all");
+  EXPECT_EQ(all.status, 1);
+  const std::size_t row =
+      sizeof(Slot) + endpoint.shape.row_bytes() + 1 + 8 * endpoint.shape.row_ids();
+  EXPECT_TRUE(contains(all.output, std::to_string(row << 21) + " bytes")) << all.output;
+  EXPECT_TRUE(contains(all.output, "--slots")) << all.output;
+  expect_nothing_written();
+  EXPECT_EQ(limited("1-3").status, 0);
+}
+#endif
+
 TEST_F(Dump, LeavesNothingWhenItIsInterrupted) {
   endpoint.num_slots = 1 << 20;
   const Worker worker(endpoint, {{1}});
