@@ -24,7 +24,7 @@ SECONDS = 350  # of the 6 minutes that a check may take, all parts together
 # Between them they launch every kernel.
 KERNEL_SUITES = (
     "DeviceCacheOn", "RouterOn", "BindOn", "DeviceOrder.RunsEach", "PartGatherOn", "GatheredStepOn",
-    "WantedRowsOn", "SlotRowsOn",
+    "WantedRowsOn", "SlotRowsOn", "RouteSinkOn",
 )  # fmt: skip
 
 
