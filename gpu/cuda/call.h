@@ -1,6 +1,7 @@
 // Calls of the CUDA runtime: checked, on a selected GPU; and owners of what they make.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <new>
@@ -20,52 +21,52 @@ inline void check(cudaError_t error, const char* call) {
 
 // Selects a GPU for the calling thread, and lets it make any call while another stream of the
 // process records a graph (ours never touch that stream); restores both.
+//
+// What is selected is the driver's current context, and not cudaSetDevice's number: to put that
+// back on a thread that never chose a GPU would make a context on GPU 0, and lose an engine's own
+// context that is not the primary one.
 class Scope {
  public:
-  explicit Scope(int device) : Scope(device, std::nothrow) { check(error_, "cudaSetDevice"); }
+  explicit Scope(int device) : Scope(device, std::nothrow) {
+    check(error_, "selecting the GPU's primary context");
+  }
   // For destructors, which have nobody to tell.
-  Scope(int device, std::nothrow_t) noexcept {
-    error_ = cudaGetDevice(&before_);
-    if (error_ == cudaSuccess && before_ != device) {
-      error_ = cudaSetDevice(device);
-      switched_ = true;
-    }
-    cudaThreadExchangeStreamCaptureMode(&mode_);
-  }
-  ~Scope() {
-    cudaThreadExchangeStreamCaptureMode(&mode_);
-    if (switched_) cudaSetDevice(before_);
-  }
+  Scope(int device, std::nothrow_t) noexcept;
+  ~Scope();
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
  private:
-  int before_ = 0;
+  CUcontext before_ = nullptr;
   bool switched_ = false;
   cudaError_t error_ = cudaSuccess;
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// Owns a handle. What its destructor cannot do (a broken or ended context) an earlier call has
-// reported.
+// Owns a handle of a GPU's. What its destructor cannot do (a broken or ended context) an earlier
+// call has reported.
 template <class Handle, cudaError_t (*destroy)(Handle)>
 class Owner {
  public:
-  Owner() = default;
-  explicit Owner(Handle handle) : handle_(handle) {}
-  Owner(Owner&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  explicit Owner(int device) : device_(device) {}
+  Owner(Owner&& other) noexcept
+      : device_(other.device_), handle_(std::exchange(other.handle_, nullptr)) {}
   Owner& operator=(Owner&& other) noexcept {
+    std::swap(device_, other.device_);
     std::swap(handle_, other.handle_);
     return *this;
   }
   ~Owner() {
-    if (handle_ != nullptr) destroy(handle_);
+    if (handle_ == nullptr) return;
+    const Scope scope(device_, std::nothrow);
+    destroy(handle_);
   }
 
   Handle get() const { return handle_; }
   Handle* out() { return &handle_; }  // for the call that makes it
 
  private:
+  int device_;
   Handle handle_ = nullptr;
 };
 

@@ -49,7 +49,7 @@ class CudaDevice final : public Device {
 
   std::unique_ptr<Stream> make_stream() override {
     const Scope scope(index_);
-    OwnedStream stream;
+    OwnedStream stream(index_);
     MOETAP_CUDA(cudaStreamCreateWithFlags, stream.out(), cudaStreamNonBlocking);
     return std::make_unique<OwnCudaStream>(index_, streams_, std::move(stream));
   }

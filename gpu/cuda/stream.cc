@@ -10,7 +10,7 @@
 
 namespace moetap::cuda {
 
-CudaEvent::CudaEvent(int device) : device_(device) {
+CudaEvent::CudaEvent(int device) : device_(device), event_(device) {
   const Scope scope(device_);
   MOETAP_CUDA(cudaEventCreateWithFlags, event_.out(), cudaEventDisableTiming);
 }
@@ -28,7 +28,8 @@ void CudaEvent::synchronize() {
   MOETAP_CUDA(cudaEventSynchronize, event_.get());
 }
 
-CudaGraph::CudaGraph(int device, OwnedGraph graph) : device_(device), graph_(std::move(graph)) {
+CudaGraph::CudaGraph(int device, OwnedGraph graph)
+    : device_(device), graph_(std::move(graph)), executable_(device) {
   const Scope scope(device_);
   MOETAP_CUDA(cudaGraphInstantiate, executable_.out(), graph_.get(), 0);
 }
@@ -129,14 +130,15 @@ std::unique_ptr<Graph> CudaStream::end_capture() {
     throw StateError("end_capture() without begin_capture(): begin one on this stream first");
   }
   const Scope scope(device_);
-  OwnedGraph graph;
+  OwnedGraph graph(device_);
   MOETAP_CUDA(cudaStreamEndCapture, stream_, graph.out());
   return std::make_unique<CudaGraph>(device_, std::move(graph));
 }
 
 void CudaStream::abandon_recording() {
   if (!std::exchange(recording_, false)) return;
-  OwnedGraph graph;
+  const Scope scope(device_, std::nothrow);
+  OwnedGraph graph(device_);
   cudaStreamEndCapture(stream_, graph.out());
 }
 

@@ -7,7 +7,10 @@
 #include "device_test.h"
 #include "message_of.h"
 #if defined(MOETAP_WITH_CUDA)
+#include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
+
+#include <thread>
 #endif
 
 namespace moetap::test {
@@ -117,6 +120,71 @@ TEST(Cuda, LeavesTheThreadsSelectedGpuAlone) {
   ASSERT_EQ(cudaGetDevice(&selected), cudaSuccess);
   EXPECT_EQ(selected, 1);
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+}
+
+// A function of the driver's, to which nothing here is linked.
+template <class Function>
+Function driver(const char* name, unsigned version) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  EXPECT_EQ(cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result),
+            cudaSuccess);
+  EXPECT_EQ(result, cudaDriverEntryPointSuccess) << name;
+  return reinterpret_cast<Function>(found);
+}
+
+CUcontext current_context() {
+  CUcontext context = nullptr;
+  const auto get = driver<PFN_cuCtxGetCurrent_v4000>("cuCtxGetCurrent", 4000);
+  EXPECT_EQ(get(&context), CUDA_SUCCESS);
+  return context;
+}
+
+// Calls of every kind, and the ends of all that they made.
+void use(Device& device) {
+  const auto stream = device.make_stream();
+  const auto event = device.make_event();
+  const Buffer memory = device.allocate(64);
+  const Buffer pinned = device.allocate_pinned(64);
+  stream->begin_capture();
+  stream->fill(memory.data(), 0, 64);
+  const auto graph = stream->end_capture();
+  stream->launch(*graph);
+  stream->copy(pinned.data(), memory.data(), 64);
+  stream->record(*event);
+  event->synchronize();
+  EXPECT_TRUE(event->done());
+  const auto abandoned = device.make_stream();
+  abandoned->begin_capture();
+}
+
+// The watch of gathers is such a thread; a context that CUDA makes for it takes hundreds of MB.
+TEST(Cuda, LeavesAThreadWithoutAContextWithoutOne) {
+  SKIP_WITHOUT_GPU();
+  std::thread([] {
+    ASSERT_EQ(current_context(), nullptr);
+    const auto device = open_device("cuda");
+    EXPECT_EQ(current_context(), nullptr);
+    use(*device);
+    EXPECT_EQ(current_context(), nullptr);
+  }).join();
+}
+
+TEST(Cuda, LeavesAnEnginesOwnContextCurrent) {
+  SKIP_WITHOUT_GPU();
+  std::thread([] {
+    const auto create = driver<PFN_cuCtxCreate_v12050>("cuCtxCreate", 12050);
+    const auto destroy = driver<PFN_cuCtxDestroy_v4000>("cuCtxDestroy", 4000);
+    CUcontext engine = nullptr;
+    ASSERT_EQ(create(&engine, nullptr, 0, 0), CUDA_SUCCESS);
+    ASSERT_EQ(current_context(), engine);
+    {
+      const auto device = open_device("cuda");
+      use(*device);
+    }
+    EXPECT_EQ(current_context(), engine);
+    EXPECT_EQ(destroy(engine), CUDA_SUCCESS);
+  }).join();
 }
 #endif
 

@@ -38,16 +38,19 @@ void check_nccl(ncclResult_t result, const char* call, ncclComm_t comm) {
 // A communicator, and what it is doing for ranks that may never come.
 class Communicator final : public CollectiveBackend {
  public:
-  Communicator(ncclComm_t comm, bool owned, Milliseconds limit)
-      : comm_(comm), owned_(owned), limit_(limit) {}
+  Communicator(ncclComm_t comm, int gpu, bool owned, Milliseconds limit)
+      : comm_(comm), gpu_(gpu), owned_(owned), limit_(limit) {}
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
   // Not ncclCommDestroy, which waits for the other ranks.
   ~Communicator() override {
-    if (owned_ && comm_ != nullptr) ncclCommAbort(comm_);
+    if (!owned_ || comm_ == nullptr) return;
+    const cuda::Scope scope(gpu_, std::nothrow);
+    ncclCommAbort(comm_);
   }
 
   ncclComm_t get() const { return comm_; }
+  int gpu() const { return gpu_; }
 
   // The end of a call that may go on in the background.
   void settle(ncclResult_t result, const char* call) {
@@ -74,12 +77,14 @@ class Communicator final : public CollectiveBackend {
   }
 
   void abort() noexcept override {
+    const cuda::Scope scope(gpu_, std::nothrow);
     ncclCommAbort(comm_);
     comm_ = nullptr;
   }
 
  private:
   ncclComm_t comm_;
+  int gpu_;
   bool owned_;
   Milliseconds limit_;
 };
@@ -87,11 +92,10 @@ class Communicator final : public CollectiveBackend {
 class NcclCollective final : public Collective {
  public:
   NcclCollective(Device& device, std::unique_ptr<Communicator> ranks, Milliseconds limit)
-      : comm_(std::move(ranks)) {
+      : gpu_(ranks->gpu()), comm_(std::move(ranks)) {
     ncclComm_t comm = comm_->get();
     check_nccl(ncclCommCount(comm, &size_), "ncclCommCount", comm);
     check_nccl(ncclCommUserRank(comm, &rank_), "ncclCommUserRank", comm);
-    check_nccl(ncclCommCuDevice(comm, &gpu_), "ncclCommCuDevice", comm);
     if (const std::string gpu = fmt::format("cuda:{}", gpu_); device.name() != gpu) {
       throw ArgumentError(
           fmt::format("device '{}' with a NCCL communicator of {}: give both the "
@@ -114,7 +118,7 @@ class NcclCollective final : public Collective {
 
   int size_ = 0;
   int rank_ = 0;
-  int gpu_ = 0;
+  int gpu_;
   std::unique_ptr<Communicator> comm_;
   std::optional<CollectiveWatch> watch_;  // goes first
 };
@@ -177,14 +181,15 @@ std::unique_ptr<Collective> make_nccl_collective(Device& device, const NcclId& i
   if (!name.starts_with("cuda:")) {
     throw ArgumentError(fmt::format("device '{}' with NCCL, which connects GPUs", name));
   }
-  const cuda::Scope scope(std::stoi(name.substr(5)));
+  const int gpu = std::stoi(name.substr(5));
+  const cuda::Scope scope(gpu);
   ncclUniqueId unique;
   std::memcpy(&unique, id.data(), sizeof unique);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   ncclComm_t comm = nullptr;
   const ncclResult_t begun = ncclCommInitRankConfig(&comm, size, unique, rank, &config);
-  auto communicator = std::make_unique<Communicator>(comm, true, limit);
+  auto communicator = std::make_unique<Communicator>(comm, gpu, true, limit);
   communicator->settle(begun, "ncclCommInitRankConfig");
   return std::make_unique<NcclCollective>(device, std::move(communicator), limit);
 }
@@ -194,8 +199,10 @@ std::unique_ptr<Collective> make_nccl_collective(Device& device, ncclComm* ranks
   if (ranks == nullptr || limit <= Milliseconds(0)) {
     throw ArgumentError(fmt::format("a null communicator, or a limit of {} ms", limit.count()));
   }
+  int gpu = 0;
+  check_nccl(ncclCommCuDevice(ranks, &gpu), "ncclCommCuDevice", ranks);
   return std::make_unique<NcclCollective>(
-      device, std::make_unique<Communicator>(ranks, false, limit), limit);
+      device, std::make_unique<Communicator>(ranks, gpu, false, limit), limit);
 }
 
 }  // namespace moetap
