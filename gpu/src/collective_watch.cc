@@ -49,7 +49,7 @@ void CollectiveWatch::look() {
     const auto now = Clock::now();
     while (!watched_.empty()) {
       Watched& oldest = watched_.front();
-      if (!oldest.begun && oldest.begin->done()) oldest.begun = now;
+      if (!oldest.begun && (!oldest.begin || oldest.begin->done())) oldest.begun = now;
       if (oldest.end->done()) {
         if (oldest.begin) spare_.push_back(std::move(oldest.begin));
         spare_.push_back(std::move(oldest.end));
@@ -116,7 +116,7 @@ void CollectiveWatch::run(Stream& stream, const std::function<void()>& queue) {
 void CollectiveWatch::until_here(Stream& stream) {
   const std::lock_guard lock(mutex_);
   rethrow();
-  Watched watched{.begin = nullptr, .end = take_event(), .begun = Clock::now()};
+  Watched watched{.begin = nullptr, .end = take_event(), .begun = std::nullopt};
   stream.record(*watched.end);
   watched_.push_back(std::move(watched));
 }

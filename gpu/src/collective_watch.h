@@ -44,7 +44,8 @@ class CollectiveWatch {
   // whatever queue() throws, which is the end too.
   void run(Stream& stream, const std::function<void()>& queue);
 
-  // Watches what was queued on `stream` so far: it has the limit from now.
+  // Watches what was queued on `stream` so far: it has the limit from now, or from the end of what
+  // was watched before.
   void until_here(Stream& stream);
 
   // Throws why everything has ended.
@@ -53,7 +54,7 @@ class CollectiveWatch {
  private:
   using Clock = std::chrono::steady_clock;
   struct Watched {
-    std::unique_ptr<Event> begin;  // null: begun
+    std::unique_ptr<Event> begin;  // null: begins when it is the oldest
     std::unique_ptr<Event> end;
     std::optional<Clock::time_point> begun;
   };

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "../lib/throws.h"
 
@@ -131,6 +132,37 @@ TEST_F(CollectiveWatchTest, GraphsAreHeldToTheLimitWhereTheirLaunchIsTold) {
   stream->synchronize();
   EXPECT_TRUE(failed);
   EXPECT_EQ(backend.aborts, 1);
+}
+
+// Launches queue up where the host is ahead: together they may take longer than the limit.
+TEST_F(CollectiveWatchTest, AGraphsTimeRunsFromTheEndOfTheOneBeforeIt) {
+  constexpr int kLaunches = 4;
+  constexpr Milliseconds kWide{1500};  // whatever else runs on this machine
+  CollectiveWatch wide{*device, backend, kWide, "rank 1 of 4"};
+  std::atomic<int> allowed{0};
+  struct Turn {
+    std::atomic<int>* allowed;
+    int number;
+  };
+  std::vector<Turn> turns;
+  for (int i = 0; i < kLaunches; ++i) turns.push_back({&allowed, i});
+  for (Turn& turn : turns) {
+    stream->call(
+        [](void* argument) {
+          const auto& [open, number] = *static_cast<Turn*>(argument);
+          for (int now = *open; now <= number; now = *open) open->wait(now);
+        },
+        &turn);
+    wide.until_here(*stream);
+  }
+  for (int i = 1; i <= kLaunches; ++i) {
+    std::this_thread::sleep_for(kWide / 3);  // each is in time
+    allowed = i;
+    allowed.notify_all();
+  }
+  stream->synchronize();
+  EXPECT_NO_THROW(wide.check());
+  EXPECT_EQ(backend.aborts, 0);
 }
 
 }  // namespace

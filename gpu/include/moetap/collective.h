@@ -32,7 +32,8 @@ class Collective {
                       std::span<const std::int64_t> counts, Stream& stream) = 0;
 
   // For a graph that holds gathers, after each launch of it on `stream`: these are held to the time
-  // limit too.
+  // limit too. It runs from this call or from the end of the gathers and launches before it, if
+  // that is later, and so must cover other work that was queued behind those, and the graph itself.
   virtual void launched(Stream& stream) = 0;
 
   // Throws if a gather has failed. Cheap; call it when a step has failed, to know why.
