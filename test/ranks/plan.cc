@@ -18,6 +18,7 @@ void for_each_field(AnyPlan& plan, Visit&& visit) {
   visit("parts", plan.parts);
   visit("layout", plan.layout);
   visit("graph", plan.graph);
+  visit("weights", plan.weights);
   visit("trouble", plan.trouble);
   visit("trouble_step", plan.trouble_step);
   visit("steps", plan.steps);
@@ -82,7 +83,12 @@ Topology Plan::topology(int rank) const {
   return topology;
 }
 
-Router Plan::router() const { return {.shape = ModelShape({1, 2, 4, 5, 7, 8}, 3, 200)}; }
+Router Plan::router() const {
+  WeightType type = WeightType::none;
+  if (weights == "float32") type = WeightType::float32;
+  if (weights == "bfloat16") type = WeightType::bfloat16;
+  return {.shape = ModelShape({1, 2, 4, 5, 7, 8}, 3, 200).with_weights(type)};
+}
 
 Endpoint Plan::engine() const {
   return {.instance = instance,

@@ -23,6 +23,7 @@ struct Plan {
   std::string parts = "none";    // or even, uneven (gathered); published
   std::string layout = "local";  // or concatenated, padded
   std::string graph = "none";    // or outside, inside: where the gather is
+  std::string weights = "none";  // or float32, bfloat16
   std::string trouble = "none";  // or late, too_late, dies, miscounts: tensor-parallel rank 1 does
   Step trouble_step = 3;
   int steps = 9;

@@ -30,6 +30,8 @@ Rank::Rank(const Plan& plan, const Topology& topology, Device& device, MPI_Comm 
       device_(device),
       stream_(device.make_stream()),
       ids_(device.allocate(static_cast<std::size_t>(num_layers() * max_rows() * kStride) * 8)),
+      weights_(device.allocate(static_cast<std::size_t>(num_layers() * max_rows() * kStride) *
+                               weight_bytes(shape_.weight_type()))),
       slots_(device.allocate(Plan::kPadded * sizeof(Slot))),
       ranks_(make_mpi_collective(device, tp_ranks, Milliseconds(plan.limit_ms))),
       capturer_(make_transport(plan, topology, device),
@@ -39,7 +41,8 @@ Rank::Rank(const Plan& plan, const Topology& topology, Device& device, MPI_Comm 
                  .shared_expert_columns = plan.gathers() ? 0 : kShared}) {
   for (const int layer : shape_.moe_layers()) capturer_.bind(layer);
   for (int i = 0; i < num_layers(); ++i) {
-    gathers_.emplace_back(device, *ranks_, shape_.top_k(), Plan::kPadded, kShared);
+    gathers_.emplace_back(device, *ranks_, shape_.top_k(), Plan::kPadded, kShared,
+                          shape_.weight_type());
   }
   if (plan.graph != "none") record_graph();
 }
@@ -80,11 +83,15 @@ std::vector<std::int64_t> Rank::router_rows(Step step) const {
 }
 
 TopkIds Rank::topk_ids(int layer, std::int64_t rows) const {
-  return {.data = ids_.data() + static_cast<std::size_t>(layer * max_rows() * kStride) * 8,
+  const auto first = static_cast<std::size_t>(layer * max_rows() * kStride);
+  return {.data = ids_.data() + first * 8,
           .type = IdType::int64,
           .rows = rows,
           .columns = shape_.top_k() + kShared,
-          .row_stride = kStride};
+          .row_stride = kStride,
+          .weights = {.data = weights_.data() + first * weight_bytes(shape_.weight_type()),
+                      .type = shape_.weight_type(),
+                      .row_stride = kStride}};
 }
 
 // Every id that is no pick of a real token is no expert's.
@@ -105,6 +112,28 @@ void Rank::route(Step step) {
     }
   }
   stream_->copy(ids_.data(), upload.data(), upload.size());
+  if (weights_.size() > 0) route_weights(step);
+}
+
+void Rank::route_weights(Step step) {
+  Buffer& upload = uploads_.emplace_back(device_.allocate_pinned(weights_.size()));
+  std::memset(upload.data(), 0x7F, upload.size());
+  const Router router = plan_.router();
+  const std::vector<std::int64_t> rows = router_rows(step);
+  const std::size_t width = weight_bytes(shape_.weight_type());
+  for (int layer = 0; layer < num_layers(); ++layer) {
+    const int in_model =
+        router.shape.layer_index(shape_.moe_layers()[static_cast<std::size_t>(layer)]);
+    std::byte* to = upload.data() + static_cast<std::size_t>(layer * max_rows() * kStride) * width;
+    for (const std::int64_t row : rows) {
+      for (int k = 0; row >= 0 && k < shape_.top_k(); ++k) {
+        const std::uint32_t bits = router.weight(step, row, in_model, k) >> (32 - 8 * width);
+        std::memcpy(to + static_cast<std::size_t>(k) * width, &bits, width);
+      }
+      to += static_cast<std::size_t>(kStride) * width;
+    }
+  }
+  stream_->copy(weights_.data(), upload.data(), upload.size());
 }
 
 void Rank::queue_slots(Step step) {

@@ -40,6 +40,7 @@ class Rank {
   std::vector<std::int64_t> agreed_parts(Step step) const;
 
   void route(Step step);
+  void route_weights(Step step);
   void queue_slots(Step step);
   void capture_layers(const std::vector<TopkIds>& ids);
   void record_graph();
@@ -51,8 +52,9 @@ class Rank {
   ModelShape shape_;  // of the stage
   Device& device_;
   std::unique_ptr<Stream> stream_;
-  Buffer ids_;    // int64 [layer][row][kStride]
-  Buffer slots_;  // of the step
+  Buffer ids_;      // int64 [layer][row][kStride]
+  Buffer weights_;  // the same, of the shape's type
+  Buffer slots_;    // of the step
   std::deque<Buffer> uploads_;
   std::unique_ptr<Collective> ranks_;
   std::deque<PartGather> gathers_;  // one a layer

@@ -184,6 +184,12 @@ const Case kCases[] = {
     {"ThreeStagesOneWithoutMoeLayersShm", {.pp = 3}},
     {"ThreeStagesOneWithoutMoeLayersDevice", {.transport = "device", .pp = 3}},
     {"TwoStagesWithPartsShm", {.tp = 2, .pp = 2, .parts = "uneven"}},
+    {"WeighedUnequalPartsBeforeAGraphDevice",
+     {.transport = "device", .tp = 4, .parts = "uneven", .graph = "outside", .weights = "float32"}},
+    {"WeighedPartsOfTwoStagesShm", {.tp = 2, .pp = 2, .parts = "even", .weights = "bfloat16"}},
+    {"WeighedPublishedPartsDevice",
+     {.transport = "device", .tp = 2, .parts = "published", .weights = "float32"}},
+    {"WeighedPaddedDataParallelShm", {.dp = 2, .tp = 2, .layout = "padded", .weights = "bfloat16"}},
     {"ARankThatIsLateButInTime", {.tp = 4, .parts = "uneven", .trouble = "late"}},
 };
 INSTANTIATE_TEST_SUITE_P(All, EveryRow, testing::ValuesIn(kCases),
