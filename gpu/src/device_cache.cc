@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "../../lib/src/topk_weights.h"
+#include "alignment.h"
 #include "kernels.h"
 #include "outside_graph.h"
 #include "snapshot_kernel.h"
@@ -252,7 +253,9 @@ void DeviceCache::capture(int layer, const TopkIds& topk_ids, std::int64_t first
         "stride (in elements) no smaller than its columns",
         topk_ids.columns, topk_ids.row_stride, shape_.top_k()));
   }
-  detail::require_weights(shape_, shape_.moe_layers()[static_cast<std::size_t>(layer)], topk_ids);
+  const int model_layer = shape_.moe_layers()[static_cast<std::size_t>(layer)];
+  detail::require_weights(shape_, model_layer, topk_ids);
+  require_aligned(topk_ids, [=] { return fmt::format("layer {}", model_layer); });
   copied_[static_cast<std::size_t>(layer)] = true;
   switch (topk_ids.type) {
     case IdType::uint8:

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "../../lib/src/topk_weights.h"
+#include "alignment.h"
 #include "pack_kernel.h"
 
 namespace moetap {
@@ -95,6 +97,7 @@ void PartGather::check(const TopkIds& part, std::span<const std::int64_t> part_t
   if (part.data == nullptr && own > 0) {
     throw ArgumentError(fmt::format("this rank's part is null, but has {} rows", own));
   }
+  require_aligned(part, [] { return std::string("this rank's part"); });
   check_weights(part.weights, own);
 }
 
@@ -104,7 +107,7 @@ void PartGather::check_weights(const TopkWeights& weights, std::int64_t rows) co
     throw ArgumentError(fmt::format(
         "this rank's part has weights of type {}, the gather was made for {}: give all ranks the "
         "shape's",
-        weight_type_name(weights.type), weight_type_name(weights_)));
+        detail::weight_type_text(weights.type), detail::weight_type_text(weights_)));
   }
   if (weights_ == WeightType::none) return;
   if (weights.row_stride < top_k_ || (weights.data == nullptr && rows > 0)) {

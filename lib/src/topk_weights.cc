@@ -6,6 +6,11 @@
 
 namespace moetap::detail {
 
+std::string weight_type_text(WeightType type) {
+  const std::string name(weight_type_name(type));
+  return type <= WeightType::bfloat16 ? name : fmt::format("{} ({})", name, static_cast<int>(type));
+}
+
 void require_weights(const ModelShape& shape, int model_layer, const TopkIds& picks) {
   const WeightType wanted = shape.weight_type();
   const TopkWeights& weights = picks.weights;
@@ -14,7 +19,7 @@ void require_weights(const ModelShape& shape, int model_layer, const TopkIds& pi
     throw ArgumentError(fmt::format(
         "layer {}: topk_ids with weights of type {}, but rows are of {}; give those that "
         "ModelShape::with_weights() promised, or a shape without them to both ends",
-        model_layer, weight_type_name(weights.type), shape.to_string()));
+        model_layer, weight_type_text(weights.type), shape.to_string()));
   }
   if (wanted == WeightType::none) return;
   if (weights.row_stride < shape.top_k()) {

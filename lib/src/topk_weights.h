@@ -4,10 +4,15 @@
 #include <moetap/shape.h>
 #include <moetap/step.h>
 
+#include <string>
+
 namespace moetap::detail {
 
 // ArgumentError that names the layer and both types unless the weights that come with a layer's
 // picks are those that rows of this shape hold: of its type, or float32 where that is bfloat16.
 void require_weights(const ModelShape& shape, int model_layer, const TopkIds& picks);
+
+// "float32"; "unknown (7)" for a value that is no type.
+std::string weight_type_text(WeightType type);
 
 }  // namespace moetap::detail

@@ -288,5 +288,31 @@ TEST(DeviceCache, IsOneForAModelInAProcess) {  // H12
   DeviceCache next(*device, shape, 10, "a/0");
 }
 
+// On a GPU such a load would be the end of the process's context.
+TEST(DeviceCache, RefusesPicksAtAddressesThatTheirElementsCannotHave) {
+  const auto device = make_host_device();
+  const auto stream = device->make_stream();
+  DeviceCache cache(*device, ModelShape({3}, 2, 9).with_weights(WeightType::float32), 4, "odd/0");
+  const Buffer memory = device->allocate(256);
+  const TopkIds good{
+      memory.data(), IdType::int32, 4, 2, 2, {memory.data(), WeightType::float32, 2}};
+  cache.begin_step(1, 4, 0, *stream);
+  const auto refused = [&](std::size_t ids, std::size_t weights) {
+    TopkIds bad = good;
+    bad.data = memory.data() + ids;
+    bad.weights.data = memory.data() + weights;
+    return test::message_of<ArgumentError>([&] { cache.capture(0, bad, 0, *stream); });
+  };
+  EXPECT_TRUE(test::contains(refused(1, 0), "layer 3: topk_ids at 0x"));
+  EXPECT_TRUE(test::contains(refused(2, 0), "elements of 4 bytes"));
+  EXPECT_TRUE(test::contains(refused(0, 2), "layer 3: weights at 0x"));
+  TopkIds unknown = good;
+  unknown.weights.type = static_cast<WeightType>(9);
+  EXPECT_TRUE(test::contains(
+      test::message_of<ArgumentError>([&] { cache.capture(0, unknown, 0, *stream); }),
+      "layer 3: topk_ids with weights of type unknown (9)"));
+  EXPECT_NO_THROW(cache.capture(0, good, 0, *stream));
+}
+
 }  // namespace
 }  // namespace moetap

@@ -3,6 +3,7 @@
 #include <moetap/collective.h>
 #include <moetap/error.h>
 #include <moetap/readers.h>
+#include <moetap/route_sink.h>
 #include <moetap/transports.h>
 
 #include <gtest/gtest.h>
@@ -185,6 +186,10 @@ TEST_P(PartGatherOn, RefusesOtherWeightsThanItWasMadeFor) {
   expect_throw<ArgumentError>(call(with, {memory.data(), WeightType::float32, 2}), {"stride of 2"});
   expect_throw<ArgumentError>(call(with, {nullptr, WeightType::float32, 3}), {"stride of 3"});
   expect_throw<ArgumentError>(call(without, {memory.data(), WeightType::float32, 3}), {"float32"});
+  expect_throw<ArgumentError>(call(with, {memory.data(), static_cast<WeightType>(9), 3}),
+                              {"unknown (9)"});
+  expect_throw<ArgumentError>(call(with, {memory.data() + 2, WeightType::float32, 3}),
+                              {"weights at 0x", "4 bytes"});
   EXPECT_TRUE(ranks.given.empty());
   EXPECT_NO_THROW(call(with, {memory.data(), WeightType::float32, 3})());
 }
@@ -209,6 +214,9 @@ TEST_P(PartGatherOn, RefusesWhatDoesNotFit) {
   bad = good;
   bad.row_stride = 2;
   expect_throw<ArgumentError>(call(bad, {5, 3}), {"stride of 2"});
+  bad = good;
+  bad.data = memory.data() + 1;
+  expect_throw<ArgumentError>(call(bad, {5, 3}), {"this rank's part: topk_ids at 0x", "4 bytes"});
   bad = good;
   bad.data = nullptr;
   expect_throw<ArgumentError>(call(bad, {5, 3}), {"null"});
@@ -258,6 +266,8 @@ TEST_P(GatheredStepOn, ARankThatOnlyCapturesPublishesNothing) {
     capturer.publish(slots.as<const Slot>(), *stream);
     capturer.finalize(step, Milliseconds(0));
   }
+  RouteSink sink{};
+  EXPECT_NO_THROW(capturer.route_sink(endpoint.shape.moe_layers()[0], sink));  // no step is open
   stream->synchronize();
   endpoint.limit = Milliseconds(1);
   EXPECT_THROW(make_shm_reader(endpoint), TimeoutError);

@@ -24,8 +24,15 @@ constexpr std::size_t weight_bytes(WeightType type) {
 }
 
 constexpr std::string_view weight_type_name(WeightType type) {
-  constexpr std::string_view names[] = {"none", "float32", "bfloat16"};
-  return names[static_cast<std::size_t>(type)];
+  switch (type) {
+    case WeightType::none:
+      return "none";
+    case WeightType::float32:
+      return "float32";
+    case WeightType::bfloat16:
+      return "bfloat16";
+  }
+  return "unknown";
 }
 
 // The upper half of a float32.
