@@ -27,7 +27,7 @@ class CaptureOnlyTransport final : public CaptureTransport {
     sink = cache_.sink(layer, first_row, end_row, shared_columns);
   }
   RouteOutput route_output(int layer) override { return cache_.route_output(layer); }
-  void publish(const Slot*, Stream&) override {}
+  void publish(const Slot*, Stream&) override { cache_.end_step(); }
   void finalize(Step, Milliseconds) override {}
   void end_request(std::uint64_t, RequestEnd) override {}
 

@@ -64,6 +64,9 @@ class DeviceCache {
   void snapshot(const Slot* slot_mapping, std::int64_t num_rows, std::int64_t num_slots,
                 std::byte* record, Stream& stream, const std::uint32_t* tokens = nullptr);
 
+  // For a step that ends without one.
+  void end_step() { open_ = false; }
+
  private:
   // An entry of the process's register of caches.
   class Owner {
