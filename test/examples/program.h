@@ -18,6 +18,24 @@
 
 namespace demo::test {
 
+// Signals as for a program at a terminal, also where the tests run without one, as under nohup.
+struct Attributes {
+  Attributes() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    posix_spawnattr_init(&spawn);
+    posix_spawnattr_setsigmask(&spawn, &signals);
+    for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGPIPE}) sigaddset(&signals, signal);
+    posix_spawnattr_setsigdefault(&spawn, &signals);
+    posix_spawnattr_setflags(&spawn, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+  }
+  Attributes(const Attributes&) = delete;
+  Attributes& operator=(const Attributes&) = delete;
+  ~Attributes() { posix_spawnattr_destroy(&spawn); }
+
+  posix_spawnattr_t spawn;
+};
+
 class Program {
  public:
   // For anything that must happen, on a busy machine and under a sanitizer.
@@ -39,8 +57,9 @@ class Program {
     posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, out[1], STDERR_FILENO);
+    const Attributes attributes;
     const int error =
-        posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
+        posix_spawn(&pid_, arguments[0], &actions, &attributes.spawn, arguments.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
     ::close(in[0]);
     ::close(out[1]);

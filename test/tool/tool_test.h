@@ -68,7 +68,9 @@ class ToolInto {
     } else {
       posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
     }
-    const int error = posix_spawn(&pid_, command[0], &actions, nullptr, command.data(), environ);
+    const demo::test::Attributes attributes;
+    const int error =
+        posix_spawn(&pid_, command[0], &actions, &attributes.spawn, command.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
     if (error != 0) throw std::runtime_error("cannot start " + wrapper[0]);
   }
