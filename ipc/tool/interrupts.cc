@@ -32,7 +32,9 @@ bool Interrupts::sleep(std::chrono::nanoseconds pause) const {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(pause);
   const timespec limit{seconds.count(), (pause - seconds).count()};
   pollfd signals{fd_, POLLIN, 0};
-  return ppoll(&signals, 1, &limit, nullptr) == 0;
+  const int ready = ppoll(&signals, 1, &limit, nullptr);
+  if (ready < 0 && errno != EINTR) throw SystemError(errno, "cannot wait for signals");
+  return ready == 0;
 }
 
 void Interrupts::forget() const {

@@ -11,7 +11,7 @@ namespace moetap::tool {
 // was told to ignore stay ignored.
 class Interrupts {
  public:
-  Interrupts();
+  Interrupts();  // SystemError, as the waiting below
   ~Interrupts();
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;

@@ -18,7 +18,10 @@ constexpr int kNone = -1;  // poll() passes it over
 bool write_all(std::string_view text, int interrupted) {
   while (!text.empty()) {
     pollfd ready[] = {{STDOUT_FILENO, POLLOUT, 0}, {interrupted, POLLIN, 0}};
-    if (poll(ready, std::size(ready), -1) < 0) continue;  // EINTR
+    if (poll(ready, std::size(ready), -1) < 0) {
+      if (errno == EINTR) continue;
+      throw SystemError(errno, "cannot wait for the standard output");
+    }
     if (ready[1].revents != 0) return false;
     // A pipe that has room takes that many without waiting.
     const ssize_t n =

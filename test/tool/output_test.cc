@@ -1,9 +1,11 @@
 // Output that does not arrive is an error, whatever the command.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 
 #include <array>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,6 +49,20 @@ std::array<int, 2> make_pipe() {
   return ends;
 }
 
+// Whether the program comes to wait in poll().
+bool waits(pid_t pid) {
+  for (int waited = 0; waited < test::kPatienceMs; ++waited) {
+    long call = -1;
+    std::ifstream(fmt::format("/proc/{}/syscall", pid)) >> call;
+    if (call == SYS_ppoll) return true;
+#ifdef SYS_poll  // not everywhere
+    if (call == SYS_poll) return true;
+#endif
+    usleep(1000);
+  }
+  return false;
+}
+
 TEST_F(Output, ThatFindsNoRoomIsStatus1) {
   const Worker worker(endpoint, {{1}});
   const Descriptor full("/dev/full");
@@ -72,6 +88,21 @@ TEST_F(Output, IntoAPipeThatNobodyReadsEndsAsSigpipe) {
     const Descriptor unread(write_end);
     EXPECT_EQ(ToolInto(unread.get(), command).join(), -SIGPIPE) << testing::PrintToString(command);
   }
+}
+
+// Its limit on descriptors is lower than how many it waits for.
+TEST_F(Output, ThatCannotBeWaitedForIsStatus1) {
+  const auto [read_end, write_end] = make_pipe();
+  const Descriptor reader(read_end);
+  const Descriptor writer(write_end);
+  std::string page(static_cast<std::size_t>(fcntl(write_end, F_SETPIPE_SZ, 4096)), 'x');
+  ASSERT_EQ(write(write_end, page.data(), page.size()), ssize_t(page.size()));
+  ToolInto help(write_end, {"--help"});  // more than a pipe takes at once
+  ASSERT_TRUE(waits(help.pid()));
+  const rlimit one{1, 1};
+  ASSERT_EQ(prlimit(help.pid(), RLIMIT_NOFILE, &one, nullptr), 0);
+  ASSERT_EQ(read(read_end, page.data(), page.size()), ssize_t(page.size()));
+  EXPECT_EQ(help.join(), 1);
 }
 
 TEST_F(Output, OfWatchThatNobodyTakesDoesNotKeepItFromEnding) {
