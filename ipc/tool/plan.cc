@@ -65,6 +65,16 @@ Endpoint endpoint_of(const PlanOptions& options) {
   return endpoint;
 }
 
+// more + n * bytes.
+std::uint64_t times(int n, std::uint64_t bytes, const char* option, std::uint64_t more = 0) {
+  std::uint64_t all = 0;
+  if (!__builtin_mul_overflow(bytes, n, &all) && !__builtin_add_overflow(all, more, &all)) {
+    return all;
+  }
+  throw ArgumentError(
+      fmt::format("{} {}: so many times {} bytes are more than 2^64, use fewer", option, n, bytes));
+}
+
 std::vector<Transport> transports(const Endpoint& endpoint, int staging_depth) {
   const ModelShape& shape = endpoint.shape;
   const std::size_t cache = DeviceCache::bytes(shape, endpoint.max_tokens);
@@ -86,9 +96,9 @@ std::vector<Transport> transports(const Endpoint& endpoint, int staging_depth) {
   if (shape.weight_type() == WeightType::none) {  // the wire layout has no room for them
     all.push_back(of_shm("shm, wire layout", wire_bytes(endpoint)));
   }
+  const std::size_t staged = times(staging_depth, record + list, "--staging-depth", cache);
   all.push_back({"device",
-                 {{"device_bytes", "device memory: cache, staging records",
-                   cache + static_cast<std::size_t>(staging_depth) * (record + list)},
+                 {{"device_bytes", "device memory: cache, staging records", staged},
                   {"pinned_bytes", "pinned: the ring, lists of tokens", ring + depth * list},
                   {"shared_bytes", "shared memory: the ring", ring},
                   {"scheduler_bytes", "the scheduler's own: slot buffer",
@@ -105,7 +115,7 @@ std::string to_text(const Endpoint& endpoint, const std::vector<Transport>& all,
   for (const Transport& transport : all) {
     text += fmt::format("\n{}\n", transport.name);
     for (const Part& part : transport.parts) {
-      const auto total = part.bytes * static_cast<std::uint64_t>(ranks);
+      const auto total = times(ranks, part.bytes, "--ranks");
       text += fmt::format("  {:<42} {:>14} B a rank {:>10}", part.what, part.bytes,
                           human_bytes(part.bytes));
       text += ranks > 1 ? fmt::format(", all {:>10}\n", human_bytes(total)) : "\n";

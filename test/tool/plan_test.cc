@@ -117,6 +117,24 @@ TEST_F(Plan, TakesTheModelFromAFileOrByName) {
   EXPECT_TRUE(test::contains(text.output, "2 ranks")) << text.output;
 }
 
+TEST_F(Plan, NamesTheOptionThatTakesMoreBytesThanThereAreNumbersFor) {
+  const auto expect_refused = [](std::vector<std::string> more, const std::string& named) {
+    const std::vector<std::string> plan{"plan", "--blocks", "65536"};
+    more.insert(more.begin(), plan.begin(), plan.end());
+    const Result result = run_tool(more);
+    EXPECT_EQ(result.status, 2) << result.output;
+    EXPECT_TRUE(test::contains(result.output, named)) << result.output;
+  };
+  expect_refused({"--model", "qwen3-30b-a3b", "--ranks", "999999", "--staging-depth", "2147483647"},
+                 "--ranks 999999");
+  const std::vector<std::string> large{"--layers", "1024",      "--top-k",
+                                       "1000",     "--experts", "1000",
+                                       "--tokens", "16777216",  "--staging-depth"};
+  auto huge = large;
+  huge.emplace_back("2147483647");
+  expect_refused(huge, "--staging-depth 2147483647");
+}
+
 TEST_F(Plan, OfWhatCannotBeIsWrongUsage) {
   const auto status = [](std::vector<std::string> more) {
     more.insert(more.begin(), "plan");
