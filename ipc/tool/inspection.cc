@@ -1,5 +1,6 @@
 #include "inspection.h"
 
+#include <moetap/error.h>
 #include <moetap/file_lock.h>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <system_error>
 
 #include "failure.h"
 #include "names.h"
@@ -88,6 +90,24 @@ std::optional<std::pair<Step, std::string>> failed_step(const SegmentFile& file,
   return std::pair(step, std::string(reason.data(), strnlen(reason.data(), reason.size())));
 }
 
+// The kernel lists no holder that this PID namespace has no number for: who may have the lock then
+// knows that nobody had. For a moment only, so that who wants it meanwhile polls once more.
+void inspect_lock(Inspection& found) {
+  constexpr int kTries = 10;  // one that is listed a moment later
+  if (found.segment.lock_file.empty()) return;
+  try {
+    FileLock lock(found.segment.lock_file, FileLock::Open::existing);
+    for (int tries = 0; tries < kTries; ++tries) {
+      found.lock_holder = lock.holder();
+      found.lock_held = found.lock_holder != 0 || !lock.try_lock();
+      if (found.lock_holder != 0 || !found.lock_held) return;
+    }
+  } catch (const MismatchError&) {  // its worker has just removed it, or nobody made it
+  } catch (const SystemError& error) {
+    if (error.code() != std::errc::no_such_file_or_directory) throw;
+  }
+}
+
 void inspect_buffer(const SegmentFile& file, Inspection& found) {
   found.last_step = file.at<Step>(offsetof(ShmControl, last_step));
   for_each_stamps(file, found.endpoint->num_slots, [&](Slot, std::span<const Step> stamps) {
@@ -98,11 +118,7 @@ void inspect_buffer(const SegmentFile& file, Inspection& found) {
     if (failed) found.failed_steps.push_back(std::move(*failed));
   }
   std::ranges::sort(found.failed_steps);
-  if (found.segment.lock_file.empty()) return;
-  try {
-    found.lock_holder = FileLock(found.segment.lock_file, FileLock::Open::existing).holder();
-  } catch (const std::exception&) {  // its worker has just removed it, or nobody made it
-  }
+  inspect_lock(found);
 }
 
 std::uint64_t committed_now(const SegmentFile& file) {

@@ -24,12 +24,13 @@ struct Inspection {
   std::vector<std::pair<Step, std::string>> failed_steps{};  // a buffer's latest, with the reasons
 
   std::int64_t rows_present = 0;  // a native buffer's
-  pid_t lock_holder = 0;
+  bool lock_held = false;
+  pid_t lock_holder = 0;      // 0 also if it cannot be named: a process in another PID namespace
   std::uint64_t waiting = 0;  // records of a ring that its reader has not taken
 };
 
-// Reads, and changes nothing. What it is now counts, not what it was when it was found. NotThere if
-// it has been removed.
+// Reads, and changes nothing; only whether a buffer's lock is free it finds out by taking it. What
+// it is now counts, not what it was when it was found. NotThere if it has been removed.
 Inspection inspect(const SegmentInfo& segment);
 
 // The endpoint that a native buffer or a ring is of: the instance and rank come from its name, all

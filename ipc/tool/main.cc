@@ -52,8 +52,8 @@ EXAMPLES
 constexpr const char* kInspect =
     R"(Lists segments: owner alive or dead, kind, model, bytes, last step, and for a buffer the
 rows present, who holds its lock, and the latest failed steps; for a ring its reader and the
-records that wait. It only reads files: it maps nothing, takes no lock and becomes nobody's
-reader. Numbers of a living worker are from one look each and may be a step apart.)";
+records that wait. It only reads files: it maps nothing, becomes nobody's reader, and has a buffer's
+lock only for the moment that shows that it was free. Numbers of a living worker are from one look each and may be a step apart.)";
 
 constexpr const char* kWatch =
     R"(Shows living workers until it is interrupted: steps a second, and for a slot buffer rows a

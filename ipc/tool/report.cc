@@ -68,6 +68,7 @@ nlohmann::json to_json(const Inspection& found) {
   } else {
     json.update({{"rows_present", found.rows_present},
                  {"lock_file", printable(segment.lock_file.string())},
+                 {"lock_held", found.lock_held},
                  {"lock_holder", found.lock_holder},
                  {"failed_steps", failed_steps(found)}});
   }
@@ -85,8 +86,11 @@ std::string to_text(const Inspection& found) {
     return text + fmt::format("    last step {}, {} of {} records wait for the reader\n",
                               found.last_step, found.waiting, endpoint.ring_depth);
   }
-  text += fmt::format("    last step {}, {} rows present, lock held by {}\n", found.last_step,
-                      found.rows_present, process(found.lock_holder, "nobody"));
+  text += fmt::format(
+      "    last step {}, {} rows present, lock held by {}\n", found.last_step, found.rows_present,
+      process(found.lock_holder, found.lock_held
+                                     ? "a process that cannot be named (in another PID namespace)"
+                                     : "nobody"));
   for (const auto& [step, reason] : found.failed_steps) {
     text += fmt::format("    step {} failed: {}\n", step, printable(reason));
   }

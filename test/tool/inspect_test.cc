@@ -84,11 +84,38 @@ TEST_F(Inspect, ShowsADeadWorkersBuffer) {
   EXPECT_EQ(found["rows_present"], 3);
 }
 
-TEST_F(Inspect, NamesTheHolderOfTheLockAndTakesNone) {
+TEST_F(Inspect, NamesTheHolderOfTheLockAndKeepsNone) {
   const Worker worker(endpoint, {{1}});
   FileLock lock(lock_path(endpoint));
-  lock.lock();
-  EXPECT_EQ(inspected(name())["lock_holder"], getpid());
+  EXPECT_EQ(inspected(name())["lock_held"], false);
+  ASSERT_TRUE(lock.try_lock());
+  const auto found = inspected(name());
+  EXPECT_EQ(found["lock_held"], true);
+  EXPECT_EQ(found["lock_holder"], getpid());
+}
+
+TEST_F(Inspect, SaysThatTheLockIsHeldWhereItsHolderHasNoNumber) {
+  const auto elsewhere = [](std::vector<std::string> command) {
+    const std::vector<std::string> unshare{"/usr/bin/unshare", "-rpf", "--mount-proc"};
+    command.insert(command.begin(), unshare.begin(), unshare.end());
+    demo::test::Program program(command);
+    const int status = program.join();
+    return Result{status, program.output()};
+  };
+  if (elsewhere({"/bin/true"}).status != 0) GTEST_SKIP() << "no PID namespaces here";
+  const Worker worker(endpoint, {{1}});
+  FileLock lock(lock_path(endpoint));
+  for (const bool shared : {false, true}) {  // a worker, a reader
+    shared ? lock.lock_shared() : lock.lock();
+    const Result text = elsewhere({MOETAP_TOOL, "inspect", name()});
+    EXPECT_TRUE(contains(text.output, "held by a process that cannot be named")) << text.output;
+    const auto found = elsewhere({MOETAP_TOOL, "inspect", name(), "--json"}).json()["segments"][0];
+    EXPECT_EQ(found["lock_held"], true);
+    EXPECT_EQ(found["lock_holder"], 0);
+    lock.unlock();
+  }
+  const Result text = elsewhere({MOETAP_TOOL, "inspect", name()});
+  EXPECT_TRUE(contains(text.output, "lock held by nobody")) << text.output;
 }
 
 TEST_F(Inspect, ShowsFailedStepsWithoutWhatATerminalActsOn) {
