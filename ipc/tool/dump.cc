@@ -15,6 +15,7 @@
 #include "commands.h"
 #include "dead_buffer.h"
 #include "inspection.h"
+#include "names.h"
 #include "new_file.h"
 #include "output.h"
 #include "segment_file.h"
@@ -28,19 +29,23 @@ namespace {
 constexpr RowState kStates[] = {RowState::present, RowState::missing, RowState::stale,
                                 RowState::clobbered, RowState::unverified};
 
+// Or one whose head says nothing of what it is, which endpoint_of() has more to say of.
 SegmentInfo buffer_named(const std::string& name) {
+  using Kind = SegmentInfo::Kind;
   const auto found = select_segments(name);
   if (found.empty()) {
     throw NotThere(fmt::format("no segment and no instance is named '{}'", printable(name)));
   }
-  std::vector<SegmentInfo> buffers = found;
-  std::erase_if(buffers,
-                [](const auto& segment) { return segment.kind != SegmentInfo::Kind::shm; });
-  if (buffers.size() == 1) return buffers[0];
+  for (const Kind kind : {Kind::shm, Kind::other}) {
+    std::vector<SegmentInfo> buffers = found;
+    std::erase_if(buffers, [kind](const auto& segment) { return segment.kind != kind; });
+    if (buffers.size() == 1) return buffers[0];
+    if (!buffers.empty()) break;
+  }
   throw ArgumentError(fmt::format(
-      "'{}' names {} segments, {} of them native `shm` buffers: name one. The rows of a ring can "
+      "'{}' names {} segments, but not one native `shm` buffer: name one. The rows of a ring can "
       "only be taken by its one reader, and a wire-compatible buffer does not say what they are of",
-      printable(name), found.size(), buffers.size()));
+      printable(name), found.size()));
 }
 
 // A living worker's under the lock, as any reader.
@@ -156,6 +161,10 @@ ExitStatus dump_command(const DumpOptions& options) {
   const SegmentInfo segment = buffer_named(options.name);
   const SegmentFile file(segment.name);
   const Endpoint endpoint = endpoint_of(file);
+  if (buffer_name(endpoint) != file.name()) {
+    throw ArgumentError(fmt::format("{} is a ring, whose rows only its one reader can take",
+                                    printable(file.name())));
+  }
   const IdType type = type_of(options, endpoint.shape);
   const auto slots = parse_slots(options.slots, endpoint.num_slots);
   Routes routes(endpoint.shape, {0, 0});

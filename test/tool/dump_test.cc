@@ -1,6 +1,7 @@
 #include <moetap/file_lock.h>
 #include <moetap/readers.h>
 #include <moetap/routes_json.h>
+#include <moetap/segment.h>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "claim.h"
+#include "ring.h"
 #include "slot_list.h"
 #include "tool_test.h"
 
@@ -426,6 +428,22 @@ TEST_F(Dump, LeavesNothingWhenItIsInterrupted) {
     EXPECT_EQ(status, -signal);
     expect_nothing_written();
   }
+}
+
+TEST_F(Dump, OfABufferWithAnotherMagicIsStatus4) {
+  ShmWriter writer(endpoint);
+  const Segment segment = Segment::open(name());
+  std::uint64_t magic = 0xBAD;
+  std::memcpy(segment.bytes().data(), &magic, sizeof magic);
+  for (const std::string& named : {name(), endpoint.instance}) {
+    const Result result = run_tool({"dump", named, "--slots", "1", "-o", file});
+    EXPECT_EQ(result.status, 4) << result.output;
+    EXPECT_TRUE(contains(result.output, "0x0000000000000bad")) << result.output;
+  }
+  magic = kRingMagic;
+  std::memcpy(segment.bytes().data(), &magic, sizeof magic);
+  EXPECT_NE(dump("1").status, 0);
+  expect_nothing_written();
 }
 
 TEST_F(Dump, SaysWhatElseWentWrongByItsStatus) {
