@@ -125,7 +125,8 @@ void require_no_weights(const std::string& rows) {
                   path));
 }
 
-// Wherever this ends, no rows lie beside the states or weights of others.
+// Wherever this ends, rows that are there have their own states and weights beside them: they come
+// last, and an earlier dump's go first.
 void write_files(const std::string& path, const Routes& routes, IdType type) {
   const bool has_weights = routes.shape().weight_type() != WeightType::none;
   if (!has_weights) require_no_weights(path);
@@ -139,11 +140,10 @@ void write_files(const std::string& path, const Routes& routes, IdType type) {
     weights_file.emplace(beside(path, "weights"));
     weights_file->write(weights_to_npy(routes), interrupts);
   }
-  unlink(beside(path, "states").c_str());  // an earlier dump's, which these replace
-  if (has_weights) unlink(beside(path, "weights").c_str());
-  rows_file.place();
+  unlink(path.c_str());
   states_file.place();
   if (weights_file) weights_file->place();
+  rows_file.place();
   rows_file.keep();
   states_file.keep();
   if (weights_file) weights_file->keep();

@@ -70,8 +70,10 @@ each to FILE.states.npy (uint8: 0 present, 1 missing, 2 stale, 3 clobbered), and
 hold some, to FILE.weights.npy. They are read under the shared lock, a dead worker's too, for as long
 as its lock file is there: its schedulers may still put rows; one that changes while it is read
 is missing. Unless --missing is given, nothing is written if any row is not present. All files have
-mode 0600 and are there whole or not at all: written beside their names and then moved there, over
-earlier ones; after an error or SIGHUP, SIGINT or SIGTERM nothing of them is left. A name that is a
+mode 0600 and are written beside their names and then moved there, over earlier ones. An earlier
+FILE goes first and FILE comes last, so that whenever it is there it is whole, with the states and
+weights of its own rows. After an error or SIGHUP, SIGINT or SIGTERM nothing of them is left; after
+SIGKILL there may be a .moetap-XXXXXX file, or states and weights without FILE. A name that is a
 symbolic link, or anything else than a plain file, is refused, and so is a FILE.weights.npy that
 would lie beside rows without weights.)";
 

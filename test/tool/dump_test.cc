@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -428,6 +429,26 @@ TEST_F(Dump, LeavesNothingWhenItIsInterrupted) {
     EXPECT_EQ(status, -signal);
     expect_nothing_written();
   }
+}
+
+// Whoever kills it in between finds no rows with the states or weights of others.
+TEST_F(Dump, RemovesEarlierRowsFirstAndMovesItsOwnThereLast) {
+  endpoint.shape = endpoint.shape.with_weights(WeightType::float32);
+  const Worker worker(endpoint, {{1}});
+  ASSERT_EQ(dump("1").status, 0);
+  const test::Descriptor events(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  ASSERT_GE(inotify_add_watch(events.get(), output_directory.c_str(), IN_DELETE | IN_MOVED_TO), 0);
+  ASSERT_EQ(dump("1").status, 0);
+  alignas(inotify_event) char buffer[4096];
+  const ssize_t bytes = ::read(events.get(), buffer, sizeof buffer);
+  std::vector<std::string> seen;
+  for (const char* at = buffer; at < buffer + bytes;) {
+    const auto& event = *reinterpret_cast<const inotify_event*>(at);
+    seen.push_back((event.mask == IN_DELETE ? "-" : "+") + std::string(event.name));
+    at += sizeof event + event.len;
+  }
+  EXPECT_EQ(seen, (std::vector<std::string>{"-rows.npy", "+rows.states.npy", "+rows.weights.npy",
+                                            "+rows.npy"}));
 }
 
 TEST_F(Dump, OfABufferWithAnotherMagicIsStatus4) {
