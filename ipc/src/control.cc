@@ -39,16 +39,21 @@ const ControlHead& head_of(const Segment& segment) {
   return *reinterpret_cast<const ControlHead*>(segment.bytes().data());
 }
 
-// Why this segment cannot be used yet, or nothing.
+// Why this segment cannot be used yet, or nothing. It is not mapped until its creator is ready.
 std::optional<std::string> not_ready(const Segment& segment) {
   if (!segment.owner_alive()) {
     return "the one that is there was left by a process that died";
   }
-  if (segment.bytes().size() < sizeof(ControlHead) ||
-      head_of(segment).magic.load(std::memory_order_acquire) == 0) {
+  if (segment.first_word() == 0) {
     return fmt::format("process {} is still making it", segment.owner_pid());
   }
   return std::nullopt;
+}
+
+void require_bytes(const Segment& segment, std::size_t bytes) {
+  if (segment.bytes().size() >= bytes) return;
+  throw MismatchError(fmt::format("{} has {} bytes, {} are needed: remove /dev/shm{}",
+                                  segment.name(), segment.bytes().size(), bytes, segment.name()));
 }
 
 }  // namespace
@@ -113,10 +118,11 @@ Segment attach(const std::string& name, std::size_t bytes, const Endpoint& endpo
   for (;;) {
     std::string found = "there is none";
     try {
-      Segment segment = Segment::open(name);
+      Segment segment = Segment::find(name);
       if (auto reason = not_ready(segment)) {
         found = *reason;
-      } else {
+      } else if (segment.map()) {
+        require_bytes(segment, sizeof(ControlHead));
         const std::uint64_t magic = head_of(segment).magic.load(std::memory_order_acquire);
         if (magic != segment_magic) {
           throw MismatchError(fmt::format(
@@ -124,10 +130,7 @@ Segment attach(const std::string& name, std::size_t bytes, const Endpoint& endpo
               name, magic, segment_magic, name));
         }
         private_copy(head_of(segment).fields).require(endpoint, name, layout_version);
-        if (segment.bytes().size() < bytes) {
-          throw MismatchError(fmt::format("{} has {} bytes, {} are needed: remove /dev/shm{}", name,
-                                          segment.bytes().size(), bytes, name));
-        }
+        require_bytes(segment, bytes);
         return segment;
       }
     } catch (const SystemError& error) {

@@ -235,17 +235,29 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, boo
 }
 
 Segment Segment::open(const std::string& name) {
-  check_name(name);
   for (;;) {
-    Segment segment;
-    segment.name_ = name;
-    const int fd = segment.open_guarded(bip::open_only);
-    check_ours(fd, name);
-    if (status_of(fd, name).st_size == 0) {
-      throw SystemError(ENOENT, fmt::format("shared memory {} is still being created", name));
-    }
+    Segment segment = find(name);
     if (segment.map()) return segment;
   }
+}
+
+Segment Segment::find(const std::string& name) {
+  check_name(name);
+  Segment segment;
+  segment.name_ = name;
+  const int fd = segment.open_guarded(bip::open_only);
+  check_ours(fd, name);
+  if (status_of(fd, name).st_size == 0) {
+    throw SystemError(ENOENT, fmt::format("shared memory {} is still being created", name));
+  }
+  return segment;
+}
+
+std::uint64_t Segment::first_word() const {
+  std::uint64_t word = 0;
+  const ssize_t got = pread(object_.get_mapping_handle().handle, &word, sizeof word, 0);
+  if (got < 0) throw SystemError(errno, fmt::format("cannot read shared memory {}", name_));
+  return got == sizeof word ? word : 0;
 }
 
 template <class Mode>

@@ -5,8 +5,10 @@
 #include <moetap/segment.h>
 #include <moetap/shm_writer.h>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "child_process.h"
+#include "claim.h"
 #include "message_of.h"
 #include "names.h"
 #include "native_layout.h"
@@ -164,6 +167,8 @@ TEST_F(ShmFailure, AReaderThatFindsAnotherLockFileIsRefused) {
   std::filesystem::rename(lock_path(endpoint), directory.path() / "elsewhere");
   const std::string message = message_of<MismatchError>([&] { make_shm_reader(endpoint); });
   EXPECT_TRUE(contains(message, lock_path(endpoint).string())) << message;
+  const FileLock another(lock_path(endpoint));  // of the same name, but not the worker's
+  EXPECT_EQ(message_of<MismatchError>([&] { make_shm_reader(endpoint); }), message);
 }
 
 TEST_F(ShmFailure, TheReaderFindsTheLockFileWhateverItsEnvironment) {
@@ -210,6 +215,27 @@ TEST_F(ScribbledBuffer, ABufferThatIsStillBeingMadeIsWaitedFor) {
   control.head.magic = 0;
   const std::string message = message_of<TimeoutError>([&] { make_shm_reader(hasty()); });
   EXPECT_TRUE(contains(message, buffer_name(endpoint))) << message;
+}
+
+// Not even one page of it: where the worker is about to back it with huge pages, a small one that a
+// waiting reader has made would be in the way.
+TEST_F(ShmFailure, AReaderThatWaitsForABufferMakesNoPageOfIt) {
+  const std::string name = buffer_name(endpoint);
+  struct Made {
+    std::string name;
+    int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+    ~Made() {
+      close(fd);
+      shm_unlink(name.c_str());
+    }
+  } const made{name};
+  ASSERT_EQ(ftruncate(made.fd, 1 << 21), 0);
+  ASSERT_TRUE(try_claim(made.fd, Role::owner, name));
+  const std::string text = message_of<TimeoutError>([&] { make_shm_reader(hasty()); });
+  EXPECT_TRUE(contains(text, "is still making it")) << text;
+  struct stat status {};
+  ASSERT_EQ(fstat(made.fd, &status), 0);
+  EXPECT_EQ(status.st_blocks, 0);
 }
 
 TEST_F(ShmFailure, H24TheLongestWaitAndHoldsAreReported) {

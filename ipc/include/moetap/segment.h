@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -36,6 +37,13 @@ class Segment {
   // MismatchError for a segment of another user or type.
   static Segment open(const std::string& name);
 
+  // As open(), but maps nothing yet: bytes() is empty until map() was true, which it is unless the
+  // name leads to another segment by now. first_word() is read, not mapped, 0 if there is none: to
+  // look at what is not mapped makes no page, which would be in the way of a creator's huge ones.
+  static Segment find(const std::string& name);
+  bool map();
+  std::uint64_t first_word() const;
+
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;
   ~Segment();  // the owner unlinks the name, if it still is this segment's
@@ -58,7 +66,6 @@ class Segment {
   static Segment own(const std::string& name, std::size_t bytes, bool adopt, bool huge_pages);
   template <class Mode>
   int open_guarded(Mode mode);
-  bool map();
 
   std::string name_;
   pid_t owner_ = 0;  // this process if it is the owner, else 0; a forked child is not
