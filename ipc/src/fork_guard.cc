@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <mutex>
@@ -13,6 +14,8 @@
 
 namespace moetap {
 namespace {
+
+std::atomic<std::uint64_t> generation{0};
 
 struct Guarded {
   Guarded();
@@ -44,6 +47,7 @@ void give_own_description(int fd) {
 Guarded::Guarded() {
   const int error = pthread_atfork([] { guarded().mutex.lock(); }, [] { guarded().mutex.unlock(); },
                                    [] {
+                                     generation.fetch_add(1, std::memory_order_relaxed);
                                      for (const int fd : guarded().descriptors) {
                                        give_own_description(fd);
                                      }
@@ -59,6 +63,8 @@ NoForks::~NoForks() { guarded().mutex.unlock(); }
 
 void NoForks::guard(int fd) { guarded().descriptors.push_back(fd); }
 void NoForks::forget(int fd) noexcept { std::erase(guarded().descriptors, fd); }
+
+std::uint64_t fork_generation() noexcept { return generation.load(std::memory_order_relaxed); }
 
 void close_guarded(int fd) noexcept {
   NoForks none;

@@ -1,7 +1,8 @@
-// Locks of this process that a child must not keep alive.
+// What a forked child must not have of its parent: the locks, and the part of a maker.
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <utility>
 
 namespace moetap {
@@ -29,6 +30,11 @@ class NoForks {
 };
 
 void close_guarded(int fd) noexcept;
+
+// Another number in a child than in its parent, and so in whatever the child has of the parent's:
+// pids are no such thing, since a child in a PID namespace of its own may have its parent's. Of
+// fork(2) in the C library, as above.
+std::uint64_t fork_generation() noexcept;
 
 // Owns a descriptor whose locks are this process's alone.
 class GuardedDescriptor {

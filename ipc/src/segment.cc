@@ -280,8 +280,11 @@ bool Segment::map() {
   return true;
 }
 
+Segment::Segment() : made_in_(fork_generation()) {}
+
 Segment::Segment(Segment&& other) noexcept
     : name_(std::move(other.name_)),
+      made_in_(other.made_in_),
       owner_(std::exchange(other.owner_, 0)),
       peer_(std::exchange(other.peer_, 0)),
       unlinks_(std::exchange(other.unlinks_, false)),
@@ -291,6 +294,7 @@ Segment::Segment(Segment&& other) noexcept
 Segment& Segment::operator=(Segment&& other) noexcept {
   Segment moved(std::move(other));
   std::swap(name_, moved.name_);
+  std::swap(made_in_, moved.made_in_);
   std::swap(owner_, moved.owner_);
   std::swap(peer_, moved.peer_);
   std::swap(unlinks_, moved.unlinks_);
@@ -317,7 +321,12 @@ std::span<std::byte> Segment::bytes() const {
   return {static_cast<std::byte*>(region_.get_address()), region_.get_size()};
 }
 
-bool Segment::is_owner() const { return owner_ != 0 && owner_ == getpid(); }
+// The pid is for a child that was made without the C library's fork.
+bool Segment::is_mine(pid_t role) const {
+  return role != 0 && role == getpid() && made_in_ == fork_generation();
+}
+
+bool Segment::is_owner() const { return is_mine(owner_); }
 
 bool Segment::owns_name() const {
   return is_owner() && leads_to(name_, object_.get_mapping_handle().handle);
@@ -333,9 +342,7 @@ void Segment::claim_peer() {
 }
 
 pid_t Segment::peer_pid() const {
-  return peer_ != 0 && peer_ == getpid()
-             ? peer_
-             : claimant(object_.get_mapping_handle().handle, Role::peer);
+  return is_mine(peer_) ? peer_ : claimant(object_.get_mapping_handle().handle, Role::peer);
 }
 
 }  // namespace moetap

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -136,6 +137,32 @@ TEST_F(SegmentTest, AForkedChildOfTheOwnerDoesNotUnlinkTheName) {
   EXPECT_EQ(child.join(), 0);
   EXPECT_TRUE(std::filesystem::exists(file()));
   segment.reset();
+  EXPECT_FALSE(std::filesystem::exists(file()));
+}
+
+// In PID namespaces of their own each of them is process 1.
+TEST_F(SegmentTest, AChildThatHasItsParentsPidIsNotTheOwner) {
+  ChildProcess outer([&] {
+    if (geteuid() != 0 && unshare(CLONE_NEWUSER) != 0) return;
+    if (unshare(CLONE_NEWPID) != 0) return;
+    ChildProcess parent([&] {
+      ASSERT_EQ(getpid(), 1);
+      std::optional<Segment> segment = Segment::create(name, kBytes);
+      segment->claim_peer();
+      ASSERT_EQ(unshare(CLONE_NEWPID), 0);
+      ChildProcess child([&] {
+        EXPECT_EQ(getpid(), 1);
+        EXPECT_FALSE(segment->is_owner());
+        EXPECT_FALSE(segment->owns_name());
+        segment.reset();
+      });
+      EXPECT_EQ(child.join(), 0);
+      EXPECT_TRUE(segment->owns_name());
+      EXPECT_TRUE(std::filesystem::exists(file()));
+    });
+    EXPECT_EQ(parent.join(), 0);
+  });
+  EXPECT_EQ(outer.join(), 0);
   EXPECT_FALSE(std::filesystem::exists(file()));
 }
 

@@ -62,13 +62,15 @@ class Segment {
   pid_t peer_pid() const;  // of the living one, 0 if there is none
 
  private:
-  Segment() = default;
+  Segment();
+  bool is_mine(pid_t role) const;
   static Segment own(const std::string& name, std::size_t bytes, bool adopt, bool huge_pages);
   template <class Mode>
   int open_guarded(Mode mode);
 
   std::string name_;
-  pid_t owner_ = 0;  // this process if it is the owner, else 0; a forked child is not
+  std::uint64_t made_in_;  // see fork_generation()
+  pid_t owner_ = 0;        // this process if it is the owner, else 0; a forked child is not
   pid_t peer_ = 0;
   bool unlinks_ = false;  // at the end, as the owner
   boost::interprocess::shared_memory_object object_;
