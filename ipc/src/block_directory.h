@@ -41,6 +41,8 @@ class BlockDirectory {
   // See make_directory_block_store.
   explicit BlockDirectory(const std::filesystem::path& path);
 
+  const std::filesystem::path& path() const { return path_; }
+
   // Null if there is none, or it is not a plain file of this user's (then `refused` counts up).
   std::optional<OpenFile> open(const std::string& name, std::uint64_t& refused) const;
 

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "../../lib/src/injection.h"
+#include "fork_guard.h"
 #include "names.h"
 #include "private_copy.h"
 #include "ring.h"
@@ -68,6 +69,8 @@ struct ChannelConsumer::State {
                     segment.name(), released, what));
   }
 
+  void require_maker() const { maker.require("the ChannelConsumer of ", segment.name()); }
+
   // Records that wait here.
   std::uint64_t waiting() const {
     return ring.control().committed.load(std::memory_order_acquire) - released;
@@ -76,6 +79,7 @@ struct ChannelConsumer::State {
   const Endpoint endpoint;
   Segment segment;
   Ring ring;
+  Maker maker;
   std::uint64_t released = 0;  // own copy, which nobody else can write
   bool took_over = false;
   Descriptor descriptor;
@@ -88,6 +92,7 @@ ChannelConsumer::~ChannelConsumer() = default;
 
 const ChannelConsumer::Item* ChannelConsumer::peek() {
   State& s = *state_;
+  s.require_maker();
   if (s.item) return &*s.item;
   const std::uint64_t waiting = s.waiting();
   if (waiting == 0) return nullptr;
@@ -115,6 +120,7 @@ void ChannelConsumer::require_unchanged() const {
 
 void ChannelConsumer::release() {
   State& s = *state_;
+  s.require_maker();
   if (!s.item) throw StateError("release() of a record that peek() did not return: call it first");
   s.item.reset();
   MOETAP_POINT("read taken in");
@@ -141,7 +147,8 @@ bool ChannelConsumer::producer_alive() const { return state_->segment.owner_aliv
 
 void ChannelConsumer::show_leases(std::size_t leases, std::string_view holder,
                                   Clock::time_point since) noexcept {
-  state_->ring.control().lent.write(leases, holder, since);
+  // A child that ends may end copies of its parent's leases.
+  if (state_->maker.is_this_process()) state_->ring.control().lent.write(leases, holder, since);
 }
 
 }  // namespace moetap

@@ -13,10 +13,19 @@
 #include <new>
 
 #include "../../lib/src/injection.h"
+#include "fork_guard.h"
 #include "names.h"
 #include "ring.h"
 
 namespace moetap {
+namespace {
+
+[[noreturn]] void end(const char* why) noexcept {
+  std::fprintf(stderr, "moetap: ChannelProducer::commit() %s\n", why);
+  std::abort();
+}
+
+}  // namespace
 
 using Clock = std::chrono::steady_clock;
 
@@ -50,6 +59,7 @@ struct ChannelProducer::State {
   const Endpoint endpoint;
   Segment segment;
   Ring ring;
+  Maker maker;
   // The producer's own copies, which nobody else can write. Atomic because acquire() and commit()
   // may be called by two threads.
   std::atomic<std::uint64_t> acquired{0};
@@ -86,6 +96,7 @@ std::span<std::byte> ChannelProducer::memory() const { return state_->segment.by
 
 std::span<std::byte> ChannelProducer::acquire() {
   State& s = *state_;
+  s.maker.require("the ChannelProducer of ", s.segment.name());
   const auto has_room = [&s] {
     return MOETAP_OFF("H14 a full ring") || s.taken() < s.ring.depth();
   };
@@ -101,11 +112,9 @@ std::span<std::byte> ChannelProducer::acquire() {
 void ChannelProducer::commit(const Descriptor& descriptor) noexcept {
   State& s = *state_;
   const std::uint64_t number = s.committed.load(std::memory_order_relaxed);
-  if (number >= s.acquired.load(std::memory_order_relaxed)) {
-    // It would hand over, or overwrite, a record that the scheduler may be reading.
-    std::fputs("moetap: ChannelProducer::commit() without acquire()\n", stderr);
-    std::abort();
-  }
+  // It would hand over, or overwrite, a record that the scheduler may be reading.
+  if (number >= s.acquired.load(std::memory_order_relaxed)) end("without acquire()");
+  if (!s.maker.is_this_process()) end("in a forked child of the process that made it");
   s.ring.descriptor(number) = descriptor;
   MOETAP_POINT("hand-over described");
   s.ring.mark(number).finish(number);

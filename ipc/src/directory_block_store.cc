@@ -55,6 +55,7 @@ class DirectoryBlockStore final : public BlockStore {
   }
 
   bool hold(const BlockKey& key) override {
+    maker_.require("the block store ", directory_.path().string());
     const std::string name = format_.name(key);
     if (const auto held = held_.find(name); held != held_.end()) {
       ++held->second.count;
@@ -135,6 +136,7 @@ class DirectoryBlockStore final : public BlockStore {
   BlockStoreOptions options_;
   BlockFile format_;
   BlockDirectory directory_;
+  Maker maker_;  // of the holds
   std::map<std::string, Held> held_;
   std::vector<std::byte> scratch_;
   std::size_t room_ = 0;  // bytes that may be put before it looks again

@@ -1,6 +1,9 @@
 #include "fork_guard.h"
 
+#include <moetap/error.h>
+
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -65,6 +68,13 @@ void NoForks::guard(int fd) { guarded().descriptors.push_back(fd); }
 void NoForks::forget(int fd) noexcept { std::erase(guarded().descriptors, fd); }
 
 std::uint64_t fork_generation() noexcept { return generation.load(std::memory_order_relaxed); }
+
+void Maker::throw_forked(const std::string& what) {
+  throw StateError(
+      fmt::format("{} was made by another process, of which this one ({}) is a fork: only that one "
+                  "may use it; make one after the fork, in the process that uses it",
+                  what, getpid()));
+}
 
 void close_guarded(int fd) noexcept {
   NoForks none;

@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 namespace moetap {
@@ -35,6 +36,23 @@ void close_guarded(int fd) noexcept;
 // pids are no such thing, since a child in a PID namespace of its own may have its parent's. Of
 // fork(2) in the C library, as above.
 std::uint64_t fork_generation() noexcept;
+
+// A member of what only the process that made it may use: a forked child's copy has the same
+// memory at its other end, but none of the locks and counters that keep two writers apart.
+class Maker {
+ public:
+  bool is_this_process() const noexcept { return generation_ == fork_generation(); }
+  // StateError in any other. `what` is the object: "the ShmWriter of /moetap_engine_0".
+  template <class... What>
+  void require(const What&... what) const {
+    if (!is_this_process()) throw_forked((std::string() + ... + what));
+  }
+
+ private:
+  [[noreturn]] static void throw_forked(const std::string& what);
+
+  std::uint64_t generation_ = fork_generation();
+};
 
 // Owns a descriptor whose locks are this process's alone.
 class GuardedDescriptor {

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "../../lib/src/injection.h"
+#include "fork_guard.h"
 #include "names.h"
 #include "native_layout.h"
 #include "private_copy.h"
@@ -150,6 +151,7 @@ class NativeReader : public SlotReadTransport {
 
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
     const std::size_t row_bytes = buffer_.limits().row_bytes;
+    maker_.require("the reader of ", segment_.name(), ", which puts rows,");
     check_put(buffer_.limits(), step, slots, rows.size());
     const std::size_t most = rows_per_hold(row_bytes);
     for (std::size_t first = 0; first < slots.size(); first += most) {
@@ -209,6 +211,7 @@ class NativeReader : public SlotReadTransport {
   ModelShape shape_;
   Milliseconds limit_;
   Segment segment_;
+  Maker maker_;
   pid_t worker_;
   ShmControl* control_;
   FileLock lock_;

@@ -3,15 +3,20 @@
 
 #include <fmt/format.h>
 
+#include "fork_guard.h"
+#include "names.h"
 #include "shm_ends.h"
 
 namespace moetap {
 
 struct ShmWriter::State {
+  std::string name;
   std::unique_ptr<ShmSink> sink;
+  Maker maker;
   Step last_step = 0;
 
-  void require_later(Step step) const {
+  void require_may_write(Step step) const {
+    maker.require("the ShmWriter of ", name);
     if (step > last_step) return;
     throw ArgumentError(fmt::format(
         "step {} is not above the last step {}: steps are numbered 1, 2, 3 ... and never again",
@@ -21,6 +26,7 @@ struct ShmWriter::State {
 
 ShmWriter::ShmWriter(const Endpoint& endpoint) : state_(std::make_unique<State>()) {
   endpoint.validate();
+  state_->name = buffer_name(endpoint);
   state_->sink =
       endpoint.layout == ShmLayout::wire ? make_wire_sink(endpoint) : make_native_sink(endpoint);
 }
@@ -28,13 +34,13 @@ ShmWriter::ShmWriter(const Endpoint& endpoint) : state_(std::make_unique<State>(
 ShmWriter::~ShmWriter() = default;
 
 void ShmWriter::publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
-  state_->require_later(step);
+  state_->require_may_write(step);
   state_->sink->publish(step, slots, rows);
   state_->last_step = step;
 }
 
 void ShmWriter::fail(Step step, std::span<const Slot> slots, const std::string& reason) {
-  state_->require_later(step);
+  state_->require_may_write(step);
   state_->sink->fail(step, slots, reason);
   state_->last_step = step;
 }

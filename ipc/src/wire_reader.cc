@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../../lib/src/injection.h"
+#include "fork_guard.h"
 #include "names.h"
 #include "private_copy.h"
 #include "shm_ends.h"
@@ -103,6 +104,7 @@ class WireReader : public SlotReadTransport {
 
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
     const std::size_t row_bytes = shape_.row_bytes();
+    maker_.require("the reader of ", segment_.name(), ", which puts rows,");
     check_put({num_slots_, row_bytes}, step, slots, rows.size());
     const std::size_t most = rows_per_hold(wire_row_bytes(shape_));
     for (std::size_t first = 0; first < slots.size(); first += most) {
@@ -150,6 +152,7 @@ class WireReader : public SlotReadTransport {
   std::int64_t num_slots_;
   Milliseconds limit_;
   Segment segment_;
+  Maker maker_;
   FileLock lock_;
   WireId* ids_;
   std::vector<WireId> row_;

@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -154,11 +155,12 @@ TEST_F(ForkGuard, H23TheClaimOfWhoRemovesALeftoverEnds) {
 
 TEST_F(ForkGuard, AHoldOfABlockEndsWithItsRelease) {
   const auto blocks = directory.path() / "blocks";
-  const auto store = make_directory_block_store(blocks, test::small_store(100));
+  test::put(*make_directory_block_store(blocks, test::small_store(100)), 1);
   const auto key = test::key_of(1);
-  test::put(*store, 1);
   const auto file = std::filesystem::directory_iterator(blocks)->path();
+  std::unique_ptr<BlockStore> store;
   try_often(
+      [&] { store = make_directory_block_store(blocks, test::small_store(100)); },
       [&] {
         if (store->hold(key)) store->release(key);
       },

@@ -33,6 +33,8 @@ struct Descriptor {
   char text[232] = {};  // zero-terminated
 };
 
+// Both ends are of the process that makes them: in a forked child they hand over and take nothing.
+// acquire(), peek() and release() are a StateError there, and commit() ends the child.
 class ChannelProducer {
  public:
   // Creates the ring: endpoint.ring_depth records of endpoint.max_tokens rows.
@@ -48,7 +50,8 @@ class ChannelProducer {
   std::span<std::byte> acquire();
 
   // Hands over the oldest acquired record. Any one thread at a time, in the order of acquire();
-  // never blocks, so that a stream's callback may call it. Without an acquired record: terminates.
+  // never blocks, so that a stream's callback may call it. Without an acquired record, or in a
+  // forked child: terminates.
   void commit(const Descriptor& descriptor) noexcept;
 
   // Returns when everything that was acquired is committed. TimeoutError. acquire()'s thread.

@@ -20,6 +20,7 @@ struct LockTimes {
   std::chrono::nanoseconds reader_hold{0};
 };
 
+// Of the process that makes it: in a forked child publish() and fail() are a StateError.
 class ShmWriter {
  public:
   // Creates the buffer and becomes its owner; see Segment::create.
