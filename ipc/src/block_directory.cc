@@ -16,6 +16,7 @@
 #include <tuple>
 
 #include "block_file.h"
+#include "system_limits.h"
 
 namespace moetap {
 namespace {
@@ -33,7 +34,9 @@ OpenFile open_directory(const std::filesystem::path& path) {
   OpenFile directory([&] { return ::open(text.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   struct stat status {};
   if (directory.fd() < 0 || fstat(directory.fd(), &status) != 0) {
-    throw SystemError(errno, fmt::format("cannot open the block directory {}", text));
+    const int error = errno;
+    throw SystemError(
+        error, fmt::format("cannot open the block directory {}{}", text, limit_on_open(error)));
   }
   if (status.st_uid != geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     throw MismatchError(fmt::format(
@@ -90,7 +93,9 @@ std::optional<OpenFile> BlockDirectory::open(const std::string& name,
   if (file.fd() < 0) {
     if (errno == ENOENT) return std::nullopt;
     if (errno != ELOOP && errno != EACCES) {
-      throw SystemError(errno, fmt::format("cannot open {}", (path_ / name).string()));
+      const int error = errno;
+      throw SystemError(
+          error, fmt::format("cannot open {}{}", (path_ / name).string(), limit_on_open(error)));
     }
     ++refused;
     return std::nullopt;
@@ -105,6 +110,7 @@ std::optional<OpenFile> BlockDirectory::open(const std::string& name,
 
 // Not synced to the disk: what a power failure damages, its checksum finds.
 bool BlockDirectory::create(const std::string& name, std::span<const std::byte> bytes) const {
+  require_file_size(bytes.size(), (path_ / name).string());
   // A name that nobody else has, whichever container or store it is in.
   std::uint64_t number = 0;
   if (getrandom(&number, sizeof number, 0) != sizeof number) {
@@ -114,12 +120,14 @@ bool BlockDirectory::create(const std::string& name, std::span<const std::byte> 
   const auto fail = [&](const char* what) {
     const int error = errno;
     unlinkat(directory_.fd(), temporary.c_str(), 0);
-    const char* remedy =
-        error == ENOENT ? "someone else removed its directory or its unfinished file; leave both "
-                          "to the stores that use them"
-                        : "make room there, or lower max_bytes of the block store";
-    throw SystemError(error, fmt::format("cannot {} {} of {} bytes: {}", what,
-                                         (path_ / name).string(), bytes.size(), remedy));
+    std::string why = limit_on_open(error);
+    if (why.empty()) {
+      why = error == ENOENT ? ": someone else removed its directory or its unfinished file; leave "
+                              "both to the stores that use them"
+                            : ": make room there, or lower max_bytes of the block store";
+    }
+    throw SystemError(error, fmt::format("cannot {} {} of {} bytes{}", what,
+                                         (path_ / name).string(), bytes.size(), why));
   };
   const OpenFile file([&] {
     return openat(directory_.fd(), temporary.c_str(),
@@ -159,7 +167,7 @@ std::vector<BlockDirectory::Entry> BlockDirectory::list() const {
   if (!stream) {
     const int error = errno;
     if (fd >= 0) close(fd);
-    throw SystemError(error, fmt::format("cannot list {}", path_.string()));
+    throw SystemError(error, fmt::format("cannot list {}{}", path_.string(), limit_on_open(error)));
   }
   std::vector<Entry> entries;
   const std::time_t now = std::time(nullptr);

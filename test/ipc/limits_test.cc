@@ -1,5 +1,6 @@
 // Limits of the system, each run into for real by a child that lowers it for itself.
 #include <moetap/channel.h>
+#include <moetap/directory_block_store.h>
 #include <moetap/error.h>
 #include <moetap/file_lock.h>
 #include <moetap/readers.h>
@@ -28,12 +29,15 @@
 #include <string>
 #include <vector>
 
+#include "../lib/block_store_cases.h"
+#include "block_directory.h"
 #include "child_process.h"
 #include "message_of.h"
 #include "own_shared_memory.h"
 #include "segment_test.h"
 #include "shm_test.h"
 #include "system_limits.h"
+#include "temporary_directory.h"
 
 namespace moetap {
 namespace {
@@ -222,6 +226,36 @@ TEST_F(LimitsTest, SizeOfAFile) {
     const std::string message = refusal(test::kBytes);
     EXPECT_TRUE(contains(message, "8192 (RLIMIT_FSIZE)")) << message;
     EXPECT_TRUE(contains(message, std::to_string(test::kBytes))) << message;
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST_F(LimitsTest, SizeOfABlockFileAndOpenFilesOfABlockStore) {
+  const test::TemporaryDirectory directory;
+  const auto blocks = directory.path() / "blocks";
+  ChildProcess child([&] {
+    const auto store = make_directory_block_store(blocks, test::small_store(100));
+    lower(RLIMIT_FSIZE, 64);
+    std::string message = message_of<SystemError>([&] { test::put(*store, 1); });
+    EXPECT_TRUE(contains(message, "64 (RLIMIT_FSIZE)")) << message;
+    EXPECT_TRUE(contains(message, blocks.string())) << message;
+    EXPECT_TRUE(std::filesystem::is_empty(blocks));
+    lower(RLIMIT_FSIZE, RLIM_INFINITY);
+    lower(RLIMIT_NOFILE, 64);
+    std::vector<int> open;
+    for (int fd = dup(0); fd >= 0; fd = dup(0)) open.push_back(fd);
+    const auto expect_refused = [](auto&& call) {
+      const std::string refused = message_of<SystemError>(call);
+      EXPECT_TRUE(contains(refused, "64 (RLIMIT_NOFILE)")) << refused;
+    };
+    // Its list, its file to look for, and its file to make.
+    expect_refused([&] { store->stats(); });
+    expect_refused([&] { store->hold(test::key_of(1)); });
+    expect_refused([&] { make_directory_block_store(blocks, test::small_store(100)); });
+    expect_refused([&] { BlockDirectory{blocks}; });
+    close(open.back());
+    const BlockDirectory other(blocks);
+    expect_refused([&] { other.create("a.moetap", {}); });
   });
   EXPECT_EQ(child.join(), 0);
 }
