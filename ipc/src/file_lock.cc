@@ -34,13 +34,23 @@ constexpr microseconds kLongestPause{250};
 GuardedDescriptor open_lock_file(const std::filesystem::path& path, FileLock::Open how) {
   const int create = how == FileLock::Open::or_create ? O_CREAT : 0;
   GuardedDescriptor file(
-      [&] { return ::open(path.c_str(), O_RDWR | create | O_CLOEXEC | O_NOFOLLOW, 0600); });
+      // Without waiting for a lease that another user has on a file of theirs.
+      [&] {
+        return ::open(path.c_str(), O_RDWR | create | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+      });
   if (file.get() >= 0) return file;
   const int error = errno;
   if (error == ELOOP || error == EISDIR) {
     throw MismatchError(fmt::format(
         "lock file {} is a link or no regular file: remove it, or choose another directory",
         path.string()));
+  }
+  if (error == EWOULDBLOCK) {
+    throw MismatchError(
+        fmt::format("lock file {} has a lease on it (fcntl(2), F_SETLEASE), which none of ours "
+                    "has: see who holds it (/proc/locks), then remove it, or choose another "
+                    "directory",
+                    path.string()));
   }
   if (const std::string limit = limit_on_open(error); !limit.empty()) {
     throw SystemError(error, fmt::format("cannot open lock file {}{}", path.string(), limit));

@@ -28,17 +28,28 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// shm_open follows no link, and sets close-on-exec.
-GuardedDescriptor open_shared(const std::string& name, int create = 0) {
-  return GuardedDescriptor([&] { return shm_open(name.c_str(), O_RDWR | create, 0600); });
-}
-
 bool same(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 bool ours(const struct stat& status) {
   return S_ISREG(status.st_mode) && status.st_uid == geteuid();
+}
+
+std::optional<struct stat> status_of(const std::string& name) {
+  struct stat status {};
+  if (lstat(("/dev/shm" + name).c_str(), &status) != 0) return std::nullopt;
+  return status;
+}
+
+// Closed unless it is this user's plain file. What is not is not even opened.
+GuardedDescriptor open_ours(const std::string& name) {
+  const auto named = status_of(name);
+  if (!named || !ours(*named)) return {};
+  GuardedDescriptor file([&] { return open_at_once(name); });
+  struct stat opened {};
+  if (file.get() < 0 || fstat(file.get(), &opened) != 0 || !ours(opened)) return {};
+  return file;
 }
 
 // Read, not mapped: a segment that shrinks meanwhile must not be the end of this process.
@@ -76,15 +87,12 @@ fs::path stored_lock_file(const std::string& name, int fd) {
 // Nothing if it is gone by now.
 std::optional<SegmentInfo> describe(const std::string& name) {
   SegmentInfo info{.name = name};
-  struct stat status {};
-  const GuardedDescriptor file = open_shared(name);
-  if (file.get() < 0 ? lstat(("/dev/shm" + name).c_str(), &status) != 0
-                     : fstat(file.get(), &status) != 0) {
-    return std::nullopt;
-  }
-  info.user = status.st_uid;
-  info.bytes = static_cast<std::uint64_t>(status.st_size);
-  if (file.get() < 0 || !ours(status)) return info;
+  const auto status = status_of(name);
+  if (!status) return std::nullopt;
+  info.user = status->st_uid;
+  info.bytes = static_cast<std::uint64_t>(status->st_size);
+  const GuardedDescriptor file = open_ours(name);
+  if (file.get() < 0) return info;
   info.kind = kind_of(name, file.get());
   info.owner_pid = claimant(file.get(), Role::owner);
   info.reader_pid = claimant(file.get(), Role::peer);
@@ -106,10 +114,7 @@ void for_each_file(const fs::path& directory, Use&& use) {
 
 std::string name_of(const fs::path& file) { return "/" + file.filename().string(); }
 
-bool is_there(const std::string& name) {
-  struct stat status {};
-  return lstat(("/dev/shm" + name).c_str(), &status) == 0 || errno != ENOENT;
-}
+bool is_there(const std::string& name) { return status_of(name) || errno != ENOENT; }
 
 // The native buffer of this /dev/shm, with its '/', whose lock file has this name and is this
 // user's; else empty.
@@ -122,6 +127,9 @@ std::string buffer_of(const fs::path& lock_file, std::string_view suffix) {
 }
 
 }  // namespace
+
+// shm_open follows no link, and sets close-on-exec.
+int open_at_once(const std::string& name) { return shm_open(name.c_str(), O_RDWR | O_NONBLOCK, 0); }
 
 bool same_file(int a, int b) {
   struct stat of_a {};
@@ -149,9 +157,8 @@ void remove_lock_file(const std::string& name, int fd) {
 
 bool reclaim(const std::string& name) {
   if (!name.starts_with(kOurPrefix)) return false;
-  const GuardedDescriptor file = open_shared(name);
-  struct stat status {};
-  if (file.get() < 0 || fstat(file.get(), &status) != 0 || !ours(status)) return false;
+  const GuardedDescriptor file = open_ours(name);
+  if (file.get() < 0) return false;
   // An empty one too: who has just made it for itself finds that it lost its name, and starts
   // again.
   if (!try_claim_unnamed(file.get(), Role::owner, name)) return false;
@@ -169,7 +176,8 @@ bool reclaim(const std::string& name) {
 bool reclaim_lock_file(const fs::path& path) {
   const std::string buffer = buffer_of(path, lock_suffix());
   if (buffer.empty()) return false;
-  const GuardedDescriptor file = open_shared(buffer, O_CREAT | O_EXCL);
+  const GuardedDescriptor file(
+      [&] { return shm_open(buffer.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600); });
   if (file.get() < 0 || !try_claim_unnamed(file.get(), Role::owner, buffer) ||
       !leads_to(buffer, file.get())) {
     return false;

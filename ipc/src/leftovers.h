@@ -10,6 +10,11 @@ namespace moetap {
 inline constexpr const char* kOurPrefix = "/moetap_";
 inline constexpr const char* kWirePrefix = "/vllm_routed_experts_buffer_";
 
+// shm_open(3) of what is there for reading and writing, without waiting for anything: another
+// user's file may have a lease of its owner's on it (F_SETLEASE), and any name may be a pipe. -1
+// and errno; EWOULDBLOCK: a lease.
+int open_at_once(const std::string& name);
+
 bool same_file(int a, int b);
 
 // Whether the name still leads to what `fd` refers to.

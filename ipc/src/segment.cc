@@ -56,13 +56,23 @@ struct stat status_of(int fd, const std::string& name) {
   return status;
 }
 
-void check_ours(int fd, const std::string& name) {
-  const auto status = status_of(fd, name);
-  if (!S_ISREG(status.st_mode) || status.st_uid != geteuid()) {
+const char* kind_of(mode_t mode) {
+  if (S_ISLNK(mode)) return "a symbolic link, which is not followed";
+  if (S_ISFIFO(mode)) return "a named pipe";
+  if (S_ISDIR(mode)) return "a directory";
+  return "a socket or a device";
+}
+
+void check_ours(const struct stat& status, const std::string& name) {
+  if (!S_ISREG(status.st_mode)) {
     throw MismatchError(
-        fmt::format("shared memory {} belongs to user {}, not to this process's user {}, or is no "
-                    "shared memory: "
-                    "choose another instance name",
+        fmt::format("/dev/shm{} is {}, no shared memory: see who made it (user {}), and remove it",
+                    name, kind_of(status.st_mode), status.st_uid));
+  }
+  if (status.st_uid != geteuid()) {
+    throw MismatchError(
+        fmt::format("shared memory {} is another user's, {}, not this process's user {}'s: choose "
+                    "another instance name",
                     name, status.st_uid, geteuid()));
   }
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
@@ -76,38 +86,55 @@ void check_ours(int fd, const std::string& name) {
 [[noreturn]] void throw_open_error(const std::string& name, int error) {
   if (error == EACCES) {
     throw MismatchError(fmt::format(
-        "shared memory {} may not be opened (permission denied), so it is another user's: choose "
-        "another instance name",
+        "shared memory {} may not be opened (permission denied): see who made it with which mode, "
+        "or choose another instance name",
         name));
   }
-  if (error == ELOOP) {
+  if (error == EWOULDBLOCK) {
     throw MismatchError(fmt::format(
-        "/dev/shm{} is a symbolic link, which is not followed: see who made it, and remove it",
-        name));
+        "shared memory {} has a lease on it (fcntl(2), F_SETLEASE), which none of ours has: see "
+        "who holds it (/proc/locks), then remove /dev/shm{} or choose another instance name",
+        name, name));
   }
   throw SystemError(error,
                     fmt::format("cannot open shared memory {}{}", name, limit_on_open(error)));
 }
 
-template <class Mode>
-bip::shared_memory_object open_object(Mode mode, const std::string& name) {
-  try {
-    if constexpr (std::is_same_v<Mode, bip::open_only_t>) {
-      return {mode, name.c_str(), bip::read_write};
-    } else {
-      return {mode, name.c_str(), bip::read_write, bip::permissions(kMode)};
+// Before it is opened, since that alone would wait for another user's lease, or for the other end
+// of a pipe.
+void check_named(const std::string& name) {
+  struct stat status {};
+  if (lstat(("/dev/shm" + name).c_str(), &status) == 0) check_ours(status, name);
+}
+
+int open_existing(const std::string& name) {
+  check_named(name);
+  return open_at_once(name);
+}
+
+int open_or_create(const std::string& name) {
+  for (;;) {
+    const int made = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, kMode);
+    if (made >= 0) {
+      fchmod(made, kMode);  // whatever the umask is
+      return made;
     }
-  } catch (const bip::interprocess_exception& error) {
-    throw_open_error(name, error.get_native_error());
+    if (errno != EEXIST) return -1;
+    const int found = open_existing(name);
+    if (found >= 0 || errno != ENOENT) return found;
   }
 }
 
-bip::mapped_region map_whole(const bip::shared_memory_object& object, const std::string& name) {
-  bip::offset_t size = 0;
-  object.get_size(size);
-  const auto bytes = static_cast<std::size_t>(size);
+// For boost, which makes its mapping from the descriptor.
+struct Mappable {
+  int fd;
+  bip::mapping_handle_t get_mapping_handle() const { return {fd, false}; }
+};
+
+bip::mapped_region map_whole(int fd, const std::string& name) {
+  const auto bytes = static_cast<std::size_t>(status_of(fd, name).st_size);
   try {
-    return {object, bip::read_write};
+    return {Mappable{fd}, bip::read_write};
   } catch (const bip::interprocess_exception& error) {
     const int code = error.get_native_error();
     throw SystemError(
@@ -203,9 +230,10 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, boo
   for (;;) {
     Segment segment;
     segment.name_ = name;
-    const int fd = segment.open_guarded(bip::open_or_create);
+    segment.open_guarded(open_or_create);
+    const int fd = segment.fd_;
     MOETAP_POINT("create opened");
-    check_ours(fd, name);
+    check_ours(status_of(fd, name), name);
     claim(fd, Role::owner, name, "owner");
     if (!leads_to(name, fd)) continue;
     segment.owner_ = getpid();
@@ -245,9 +273,10 @@ Segment Segment::find(const std::string& name) {
   check_name(name);
   Segment segment;
   segment.name_ = name;
-  const int fd = segment.open_guarded(bip::open_only);
-  check_ours(fd, name);
-  if (status_of(fd, name).st_size == 0) {
+  segment.open_guarded(open_existing);
+  const auto status = status_of(segment.fd_, name);
+  check_ours(status, name);
+  if (status.st_size == 0) {
     throw SystemError(ENOENT, fmt::format("shared memory {} is still being created", name));
   }
   return segment;
@@ -255,28 +284,25 @@ Segment Segment::find(const std::string& name) {
 
 std::uint64_t Segment::first_word() const {
   std::uint64_t word = 0;
-  const ssize_t got = pread(object_.get_mapping_handle().handle, &word, sizeof word, 0);
+  const ssize_t got = pread(fd_, &word, sizeof word, 0);
   if (got < 0) throw SystemError(errno, fmt::format("cannot read shared memory {}", name_));
   return got == sizeof word ? word : 0;
 }
 
-template <class Mode>
-int Segment::open_guarded(Mode mode) {
-  NoForks none;
-  object_ = open_object(mode, name_);
-  const int fd = object_.get_mapping_handle().handle;
-  none.guard(fd);
-  return fd;
+void Segment::open_guarded(int (*open)(const std::string& name)) {
+  GuardedDescriptor file([&] { return open(name_); });
+  if (file.get() < 0) throw_open_error(name_, errno);
+  fd_ = file.release();
 }
 
 // From a description of its own: a mapping keeps its description, and so the locks of that, and a
 // forked child has the mapping too. False if the name leads elsewhere by now.
 bool Segment::map() {
-  const auto object = open_object(bip::open_only, name_);
-  if (!same_file(object.get_mapping_handle().handle, object_.get_mapping_handle().handle)) {
-    return false;
-  }
-  region_ = map_whole(object, name_);
+  Segment other;
+  other.name_ = name_;
+  other.open_guarded(open_existing);
+  if (!same_file(other.fd_, fd_)) return false;
+  region_ = map_whole(other.fd_, name_);
   return true;
 }
 
@@ -288,7 +314,7 @@ Segment::Segment(Segment&& other) noexcept
       owner_(std::exchange(other.owner_, 0)),
       peer_(std::exchange(other.peer_, 0)),
       unlinks_(std::exchange(other.unlinks_, false)),
-      object_(std::move(other.object_)),
+      fd_(std::exchange(other.fd_, -1)),
       region_(std::move(other.region_)) {}
 
 Segment& Segment::operator=(Segment&& other) noexcept {
@@ -298,13 +324,12 @@ Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(owner_, moved.owner_);
   std::swap(peer_, moved.peer_);
   std::swap(unlinks_, moved.unlinks_);
-  object_.swap(moved.object_);
+  std::swap(fd_, moved.fd_);
   region_.swap(moved.region_);
   return *this;
 }
 
 Segment::~Segment() {
-  const int fd = object_.get_mapping_handle().handle;
   // Before the descriptor closes and with it the claim ends: until then nobody else may have made
   // a new segment of this name.
   if (unlinks_ && owns_name()) {
@@ -312,9 +337,7 @@ Segment::~Segment() {
     shm_unlink(name_.c_str());
     MOETAP_POINT("close unlinked");
   }
-  NoForks none;
-  none.forget(fd);
-  object_ = {};
+  if (fd_ >= 0) close_guarded(fd_);
 }
 
 std::span<std::byte> Segment::bytes() const {
@@ -328,21 +351,15 @@ bool Segment::is_mine(pid_t role) const {
 
 bool Segment::is_owner() const { return is_mine(owner_); }
 
-bool Segment::owns_name() const {
-  return is_owner() && leads_to(name_, object_.get_mapping_handle().handle);
-}
+bool Segment::owns_name() const { return is_owner() && leads_to(name_, fd_); }
 
-pid_t Segment::owner_pid() const {
-  return is_owner() ? owner_ : claimant(object_.get_mapping_handle().handle, Role::owner);
-}
+pid_t Segment::owner_pid() const { return is_owner() ? owner_ : claimant(fd_, Role::owner); }
 
 void Segment::claim_peer() {
-  claim(object_.get_mapping_handle().handle, Role::peer, name_, "reader");
+  claim(fd_, Role::peer, name_, "reader");
   peer_ = getpid();
 }
 
-pid_t Segment::peer_pid() const {
-  return is_mine(peer_) ? peer_ : claimant(object_.get_mapping_handle().handle, Role::peer);
-}
+pid_t Segment::peer_pid() const { return is_mine(peer_) ? peer_ : claimant(fd_, Role::peer); }
 
 }  // namespace moetap

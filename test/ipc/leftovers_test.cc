@@ -1,12 +1,14 @@
 // What find_segments() says of segments, and what reclaim() removes.
 #include <moetap/channel.h>
 #include <moetap/error.h>
+#include <moetap/file_lock.h>
 #include <moetap/readers.h>
 #include <moetap/segment.h>
 #include <moetap/segments.h>
 #include <moetap/shm_writer.h>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -16,6 +18,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <deque>
 #include <filesystem>
@@ -130,6 +134,44 @@ TEST_F(LeftoversTest, NamesTheReaderOfARing) {
   });
   attached.wait();
   EXPECT_EQ(found(ring)->reader_pid, reader.pid());
+}
+
+// A lease (F_SETLEASE) of its owner's keeps whoever opens the file waiting, for 45 s as a rule.
+TEST_F(LeftoversTest, NobodyWaitsForTheLeaseOnAFile) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  // Of another user's first, then of our own: neither is waited for.
+  for (const uid_t user : {uid_t{65534}, geteuid()}) {
+    const std::string leased = fmt::format("/moetap_{}_lease{}_0", endpoint.instance, user);
+    const auto lock = directory.path() / fmt::format("leased{}.lock", user);
+    std::filesystem::permissions(directory.path(), std::filesystem::perms::all);
+    const mode_t mode = user == geteuid() ? 0600 : 0666;
+    Signal made;
+    ChildProcess owner([&] {
+      ASSERT_EQ(setresuid(user, user, user), 0);
+      std::signal(SIGIO, SIG_IGN);
+      for (const std::string& path : {"/dev/shm" + leased, lock.string()}) {
+        const int writable = open(path.c_str(), O_RDWR | O_CREAT, mode);
+        ASSERT_EQ(fchmod(writable, mode), 0);
+        close(writable);
+        ASSERT_EQ(fcntl(open(path.c_str(), O_RDONLY), F_SETLEASE, F_RDLCK), 0);
+      }
+      made.raise();
+      pause();
+    });
+    made.wait();
+    std::ifstream seconds("/proc/sys/fs/lease-break-time");
+    int patience = 0;
+    seconds >> patience;
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(found(leased)->user, user);
+    EXPECT_FALSE(reclaim(leased));
+    EXPECT_THROW(Segment::open(leased), MismatchError);
+    EXPECT_THROW(Segment::create(leased, 4096), MismatchError);
+    EXPECT_THROW(FileLock{lock}, MismatchError);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(patience));
+    owner.kill();
+    unlink(("/dev/shm" + leased).c_str());
+  }
 }
 
 // A worker that was killed leaves both; an engine with a new instance name at each start would

@@ -218,6 +218,13 @@ TEST_F(SegmentTest, FollowsNoLinkAndTakesNothingThatOthersMayWriteTo) {
   EXPECT_THROW(Segment::open(name), MismatchError);
   EXPECT_THROW(Segment::create(name, kBytes), MismatchError);
   std::filesystem::remove(file());
+  ASSERT_EQ(mkfifo(file().c_str(), 0600), 0);
+  for (const std::string& message :
+       {message_of<MismatchError>([&] { Segment::open(name); }),
+        message_of<MismatchError>([&] { Segment::create(name, kBytes); })}) {
+    EXPECT_TRUE(contains(message, "a named pipe")) << message;
+  }
+  std::filesystem::remove(file());
   const Segment segment = Segment::create(name, kBytes);
   for (const mode_t others : {S_IWGRP, S_IWOTH}) {
     ASSERT_EQ(chmod(file().c_str(), 0600 | others), 0);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <boost/interprocess/mapped_region.hpp>
-#include <boost/interprocess/shared_memory_object.hpp>
 #include <sys/types.h>
 
 #include <cstddef>
@@ -65,15 +64,14 @@ class Segment {
   Segment();
   bool is_mine(pid_t role) const;
   static Segment own(const std::string& name, std::size_t bytes, bool adopt, bool huge_pages);
-  template <class Mode>
-  int open_guarded(Mode mode);
+  void open_guarded(int (*open)(const std::string& name));
 
   std::string name_;
   std::uint64_t made_in_;  // see fork_generation()
   pid_t owner_ = 0;        // this process if it is the owner, else 0; a forked child is not
   pid_t peer_ = 0;
   bool unlinks_ = false;  // at the end, as the owner
-  boost::interprocess::shared_memory_object object_;
+  int fd_ = -1;
   boost::interprocess::mapped_region region_;
 };
 
