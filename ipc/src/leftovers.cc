@@ -1,5 +1,6 @@
 #include "leftovers.h"
 
+#include <moetap/error.h>
 #include <moetap/segments.h>
 
 #include <fcntl.h>
@@ -144,6 +145,16 @@ bool leads_to(const std::string& name, int fd) {
   return lstat(("/dev/shm" + name).c_str(), &now) == 0 && fstat(fd, &own) == 0 && same(now, own);
 }
 
+bool remove_name(const std::string& name) {
+  if (shm_unlink(name.c_str()) == 0) return true;
+  if (errno == ENOENT) return false;
+  const int error = errno;
+  throw SystemError(
+      error, fmt::format("cannot remove /dev/shm{}, which a dead owner left: see whether it is a "
+                         "mount point, or /dev/shm read-only or append-only",
+                         name));
+}
+
 void remove_lock_file(const std::string& name, int fd) {
   const fs::path path = stored_lock_file(name, fd);
   struct stat status {};
@@ -166,7 +177,7 @@ bool reclaim(const std::string& name) {
   if (!leads_to(name, file.get())) return false;
   remove_lock_file(name, file.get());
   MOETAP_POINT("reclaim lock file removed");
-  const bool removed = shm_unlink(name.c_str()) == 0;
+  const bool removed = remove_name(name);
   MOETAP_POINT("reclaim unlinked");
   return removed;
 }
@@ -183,13 +194,28 @@ bool reclaim_lock_file(const fs::path& path) {
     return false;
   }
   const bool removed = unlink(path.c_str()) == 0;
+  const int error = errno;
   shm_unlink(buffer.c_str());
+  if (!removed && error != ENOENT) {
+    throw SystemError(error, fmt::format("cannot remove lock file {}, which no segment has: see "
+                                         "whether its file system is read-only",
+                                         path.string()));
+  }
   return removed;
 }
 
 void remove_leftovers() {
-  for_each_file("/dev/shm", [](const fs::path& file) { reclaim(name_of(file)); });
-  for (const fs::path& file : find_lone_lock_files()) reclaim_lock_file(file);
+  const auto if_possible = [](auto&& remove) {
+    try {
+      remove();
+    } catch (const SystemError&) {
+    }
+  };
+  for_each_file("/dev/shm",
+                [&](const fs::path& file) { if_possible([&] { reclaim(name_of(file)); }); });
+  for (const fs::path& file : find_lone_lock_files()) {
+    if_possible([&] { reclaim_lock_file(file); });
+  }
 }
 
 std::vector<fs::path> find_lone_lock_files() {

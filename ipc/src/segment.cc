@@ -246,6 +246,7 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, boo
       // A dead owner's. Not used again, since a reader may still have it mapped.
       remove_lock_file(name, fd);
       MOETAP_POINT("create replaces");
+      remove_name(name);
       continue;
     }
     require_room(fd, name, bytes);

@@ -1,5 +1,9 @@
+#include <moetap/error.h>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include <exception>
 
 #include "commands.h"
 #include "output.h"
@@ -9,13 +13,24 @@
 namespace moetap::tool {
 
 ExitStatus gc_command(const GcOptions& options) {
+  std::exception_ptr refused;
+  // What the system does not let go of keeps nothing else from being removed.
+  const auto may_remove = [&](auto&& remove) {
+    if (options.dry_run) return true;
+    try {
+      return remove();
+    } catch (const SystemError&) {
+      if (!refused) refused = std::current_exception();
+      return false;
+    }
+  };
   auto removed = nlohmann::json::array();
   std::uint64_t bytes = 0;
   std::string text;
   for (const SegmentInfo& segment : select_segments({})) {
     if (segment.owner != SegmentInfo::Owner::dead) continue;
     // A worker may have taken it over meanwhile.
-    if (!options.dry_run && !reclaim(segment.name)) continue;
+    if (!may_remove([&] { return reclaim(segment.name); })) continue;
     removed.push_back({{"name", printable(segment.name)}, {"bytes", segment.bytes}});
     bytes += segment.bytes;
     text += fmt::format("{} {}, {}\n", options.dry_run ? "would remove" : "removed",
@@ -23,7 +38,7 @@ ExitStatus gc_command(const GcOptions& options) {
   }
   auto lock_files = nlohmann::json::array();
   for (const auto& path : find_lone_lock_files()) {
-    if (!options.dry_run && !reclaim_lock_file(path)) continue;
+    if (!may_remove([&] { return reclaim_lock_file(path); })) continue;
     lock_files.push_back(printable(path.string()));
     text += fmt::format("{} {}, which no segment has\n",
                         options.dry_run ? "would remove" : "removed", printable(path.string()));
@@ -35,6 +50,7 @@ ExitStatus gc_command(const GcOptions& options) {
                                {"lock_files", lock_files},
                                {"bytes", bytes}};
   print(options.json ? json.dump() + '\n' : text);
+  if (refused) std::rethrow_exception(refused);
   return kDone;
 }
 

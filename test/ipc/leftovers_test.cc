@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,6 +32,7 @@
 
 #include "child_process.h"
 #include "claim.h"
+#include "message_of.h"
 #include "names.h"
 #include "native_layout.h"
 #include "own_shared_memory.h"
@@ -172,6 +174,30 @@ TEST_F(LeftoversTest, NobodyWaitsForTheLeaseOnAFile) {
     owner.kill();
     unlink(("/dev/shm" + leased).c_str());
   }
+}
+
+// As a container's mount over the very file does.
+TEST_F(LeftoversTest, H23ALeftoverThatCannotBeRemovedIsAnErrorThatNamesIt) {
+  if (!test::can_mount_shared_memory()) GTEST_SKIP() << "needs a mount of its own";
+  const auto under = directory.path() / "mounted";
+  ChildProcess child([&] {
+    ASSERT_TRUE(test::mount_own_shared_memory("size=1m"));
+    std::ofstream(under) << "left";
+    ASSERT_EQ(chmod(under.c_str(), 0600), 0);
+    make_file(buffer, 0);
+    ASSERT_EQ(mount(under.c_str(), ("/dev/shm" + buffer).c_str(), nullptr, MS_BIND, nullptr), 0);
+    for (const std::string& message :
+         {test::message_of<SystemError>([&] { Segment::create(buffer, 4096); }),
+          test::message_of<SystemError>([&] { reclaim(buffer); })}) {
+      EXPECT_TRUE(test::contains(message, "cannot remove /dev/shm" + buffer)) << message;
+    }
+    // It is in nobody else's way.
+    make_file(ring, 1);
+    const Segment other = Segment::create("/moetap_" + endpoint.instance + "_other_0", 4096);
+    EXPECT_FALSE(exists(ring));
+    EXPECT_TRUE(exists(buffer));
+  });
+  EXPECT_EQ(child.join(), 0);
 }
 
 // A worker that was killed leaves both; an engine with a new instance name at each start would

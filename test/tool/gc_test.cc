@@ -1,9 +1,13 @@
 // Also the program's own options.
 #include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 
+#include "../ipc/own_shared_memory.h"
 #include "tool_test.h"
 
 namespace moetap {
@@ -62,6 +66,26 @@ TEST_F(Gc, RemovesALockFileWhoseSegmentSomebodyRemoved) {
   EXPECT_TRUE(lists({"gc", "--json"}));
   EXPECT_FALSE(std::filesystem::exists(file));
   EXPECT_FALSE(lists({"gc", "--json"}));
+}
+
+TEST_F(Gc, SaysWhatItCannotRemoveAndRemovesTheRest) {
+  if (!test::can_mount_shared_memory()) GTEST_SKIP() << "needs a mount of its own";
+  const auto under = directory.path() / "mounted";
+  test::ChildProcess child([&] {
+    ASSERT_TRUE(test::mount_own_shared_memory("size=1m"));
+    std::ofstream(under) << "left";
+    ASSERT_EQ(chmod(under.c_str(), 0600), 0);
+    for (const char* file : {"/dev/shm/moetap_a_0", "/dev/shm/moetap_b_0"}) {
+      std::ofstream(file) << "left";
+      ASSERT_EQ(chmod(file, 0600), 0);
+    }
+    ASSERT_EQ(mount(under.c_str(), "/dev/shm/moetap_a_0", nullptr, MS_BIND, nullptr), 0);
+    const Result result = run_tool({"gc"});
+    EXPECT_EQ(result.status, 1) << result.output;
+    EXPECT_TRUE(contains(result.output, "cannot remove /dev/shm/moetap_a_0")) << result.output;
+    EXPECT_TRUE(contains(result.output, "removed /moetap_b_0")) << result.output;
+  });
+  EXPECT_EQ(child.join(), 0);
 }
 
 TEST_F(Gc, LeavesTheLivingAndWireBuffersAlone) {

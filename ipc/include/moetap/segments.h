@@ -41,8 +41,9 @@ std::vector<SegmentInfo> find_segments();
 
 // Removes the segment of this name, with its lock file, if its owner is dead: no process has it at
 // this very moment, whatever find_segments() said. False if there is none, it is in use or another
-// user's, or its name does not begin with "/moetap_". Whoever still has it mapped keeps it. Any
-// number of processes may call this, and start workers, at once.
+// user's, or its name does not begin with "/moetap_"; SystemError if its owner is dead and the
+// system does not let it be removed (a mount point, a read-only file system). Whoever still has it
+// mapped keeps it. Any number of processes may call this, and start workers, at once.
 bool reclaim(const std::string& name);
 
 // Lock files of this user that no segment of this /dev/shm has any more: somebody removed that by
@@ -50,7 +51,8 @@ bool reclaim(const std::string& name);
 // /dev/shm, or of another machine, are left alone. Changes nothing.
 std::vector<std::filesystem::path> find_lone_lock_files();
 
-// Removes one, if it still has no segment: until then nobody can make that. Else false.
+// Removes one, if it still has no segment: until then nobody can make that. Else false. SystemError
+// as above.
 bool reclaim_lock_file(const std::filesystem::path& path);
 
 // Why shared memory cannot be in huge pages here, with what to change; "" if it can.
