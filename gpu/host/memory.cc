@@ -16,7 +16,7 @@ void* Memory::allocate(std::size_t bytes, std::size_t alignment, Kind kind) {
   void* data = ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
   if (data == nullptr) {
     throw SystemError(ENOMEM, fmt::format("cannot allocate {} bytes of host device memory{}", bytes,
-                                          limit_on_map(ENOMEM, bytes)));
+                                          limit_on_map(ENOMEM, bytes, Mapped::own)));
   }
   std::memset(data, std::to_integer<int>(kPoison), bytes);
   const std::lock_guard lock(mutex_);

@@ -52,7 +52,7 @@ GuardedDescriptor open_lock_file(const std::filesystem::path& path, FileLock::Op
                     "directory",
                     path.string()));
   }
-  if (const std::string limit = limit_on_open(error); !limit.empty()) {
+  if (const std::string limit = limit_on_create(error, path.parent_path()); !limit.empty()) {
     throw SystemError(error, fmt::format("cannot open lock file {}{}", path.string(), limit));
   }
   throw SystemError(error, fmt::format("cannot open lock file {}: its directory must exist and be "

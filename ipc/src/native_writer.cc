@@ -25,9 +25,9 @@ class NativeSink : public ShmSink {
         segment_(
             Segment::create(buffer_name(endpoint), native_bytes(endpoint), endpoint.huge_pages)),
         control_(new (segment_.bytes().data()) ShmControl),
-        lock_(store(lock_path(endpoint))),
         buffer_(segment_.bytes().subspan(sizeof(ShmControl)), endpoint.num_slots,
-                endpoint.shape.row_bytes(), endpoint.max_tokens) {
+                endpoint.shape.row_bytes(), endpoint.max_tokens),
+        lock_(store(lock_path(endpoint))) {
     MOETAP_POINT("create lock file");
     control_->lock_file = lock_.file();
     MOETAP_POINT("create lock identified");
@@ -126,8 +126,8 @@ class NativeSink : public ShmSink {
   Milliseconds limit_;
   Segment segment_;
   ShmControl* control_;
-  FileLock lock_;
   SlotBuffer buffer_;
+  FileLock lock_;  // behind all that may fail: its file goes with the whole of this, or stays
 };
 
 }  // namespace

@@ -96,8 +96,8 @@ void check_ours(const struct stat& status, const std::string& name) {
         "who holds it (/proc/locks), then remove /dev/shm{} or choose another instance name",
         name, name));
   }
-  throw SystemError(error,
-                    fmt::format("cannot open shared memory {}{}", name, limit_on_open(error)));
+  throw SystemError(error, fmt::format("cannot open shared memory {}{}", name,
+                                       limit_on_create(error, "/dev/shm")));
 }
 
 // Before it is opened, since that alone would wait for another user's lease, or for the other end
@@ -137,8 +137,8 @@ bip::mapped_region map_whole(int fd, const std::string& name) {
     return {Mappable{fd}, bip::read_write};
   } catch (const bip::interprocess_exception& error) {
     const int code = error.get_native_error();
-    throw SystemError(
-        code, fmt::format("cannot map shared memory {}{}", name, limit_on_map(code, bytes)));
+    throw SystemError(code, fmt::format("cannot map shared memory {}{}", name,
+                                        limit_on_map(code, bytes, Mapped::shared)));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "../../lib/src/injection.h"
+#include "system_limits.h"
 
 namespace moetap {
 namespace {
@@ -75,7 +76,9 @@ SlotBuffer::SlotBuffer(std::span<std::byte> memory, std::int64_t num_slots, std:
     : limits_{num_slots, row_bytes},
       stamps_(reinterpret_cast<Step*>(memory.data())),
       rows_(memory.data() + stamp_bytes(num_slots)),
-      saved_(static_cast<std::size_t>(max_rows)) {
+      saved_(allocated("the writer's slot buffer, for max_tokens stamps,",
+                       static_cast<std::size_t>(max_rows) * sizeof(Step),
+                       [&] { return std::vector<Step>(static_cast<std::size_t>(max_rows)); })) {
   if (memory.size() < bytes(num_slots, row_bytes) ||
       reinterpret_cast<std::uintptr_t>(memory.data()) % 64 != 0) {
     throw ArgumentError(fmt::format("a slot buffer needs {} bytes, 64-byte aligned, not {}",

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <sys/statvfs.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -119,7 +120,16 @@ std::string limit_on_open(int error) {
   return "";
 }
 
-std::string limit_on_map(int error, std::size_t bytes) {
+std::string limit_on_create(int error, const std::string& directory) {
+  struct statvfs system {};
+  if (error != ENOSPC || statvfs(directory.c_str(), &system) != 0) return limit_on_open(error);
+  return fmt::format(
+      ": its file system has {} of {} inodes and {} bytes free: remove what is left in {}, or "
+      "enlarge it (mount -o remount,nr_inodes=...,size=...)",
+      system.f_favail, system.f_files, std::size_t{system.f_bavail} * system.f_frsize, directory);
+}
+
+std::string limit_on_map(int error, std::size_t bytes, Mapped kind) {
   // Of mlockall(MCL_FUTURE), since nothing here locks memory by itself.
   if (error == EAGAIN) {
     return fmt::format(
@@ -144,6 +154,14 @@ std::string limit_on_map(int error, std::size_t bytes) {
         ": {} bytes are needed, and of the {} bytes of address space that this process may have "
         "(RLIMIT_AS) {} are used: raise it with ulimit -v",
         bytes, space, used);
+  }
+  const rlim_t data = soft_limit(RLIMIT_DATA);
+  if (const std::size_t used = status_bytes("VmData");
+      kind == Mapped::own && data != RLIM_INFINITY && used + bytes > data) {
+    return fmt::format(
+        ": {} bytes are needed, and of the {} bytes of memory of its own that this process may "
+        "have (RLIMIT_DATA) {} are used: raise it with ulimit -d or LimitDATA=",
+        bytes, data, used);
   }
   return fmt::format(
       ": {} bytes are needed, and the system has not that much memory to give "

@@ -5,8 +5,11 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <new>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -19,8 +22,24 @@ namespace moetap {
 // starts with ": ".
 std::string limit_on_open(int error);
 
-// For the errno of mmap(2) of so many bytes.
-std::string limit_on_map(int error, std::size_t bytes);
+// As above, of a call that makes a file in `directory`.
+std::string limit_on_create(int error, const std::string& directory);
+
+// For the errno of mmap(2) of so many bytes, of a file that others share or of this process's own.
+enum class Mapped : std::uint8_t { shared, own };
+std::string limit_on_map(int error, std::size_t bytes, Mapped kind);
+
+// What allocate() returns. SystemError with the limit where it throws std::bad_alloc: for what
+// grows with the options. `what` begins the message.
+template <std::invocable Allocate>
+auto allocated(std::string_view what, std::size_t bytes, Allocate&& allocate) {
+  try {
+    return allocate();
+  } catch (const std::bad_alloc&) {
+    throw SystemError(ENOMEM, fmt::format("{} gets no {} bytes of memory{}", what, bytes,
+                                          limit_on_map(ENOMEM, bytes, Mapped::own)));
+  }
+}
 
 // For a thread that could not be made.
 std::string limit_on_thread();

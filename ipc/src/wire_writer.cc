@@ -9,6 +9,7 @@
 #include "names.h"
 #include "shm_ends.h"
 #include "slot_lists.h"
+#include "system_limits.h"
 #include "wire_layout.h"
 
 namespace moetap {
@@ -33,7 +34,9 @@ class WireSink : public ShmSink {
         lock_(lock_path(endpoint)),
         segment_(create_or_attach(endpoint, lock_)),
         ids_(reinterpret_cast<WireId*>(segment_.bytes().data())),
-        seen_(static_cast<std::size_t>(num_slots_)) {
+        seen_(
+            allocated("the writer, for a bit a slot,", static_cast<std::size_t>(num_slots_) / 8,
+                      [this] { return std::vector<bool>(static_cast<std::size_t>(num_slots_)); })) {
     MOETAP_POINT("create published");
   }
 

@@ -34,6 +34,7 @@
 #include "child_process.h"
 #include "message_of.h"
 #include "own_shared_memory.h"
+#include "private_memory.h"
 #include "segment_test.h"
 #include "shm_test.h"
 #include "system_limits.h"
@@ -142,6 +143,34 @@ TEST_F(LimitsTest, AddressSpace) {
     const std::string message = refusal(std::size_t{256} << 20);
     EXPECT_TRUE(contains(message, "209715200 bytes of address space")) << message;
     EXPECT_TRUE(contains(message, "RLIMIT_AS")) << message;
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+// The segment fits, and what the writer needs beside it does not.
+TEST_F(LimitsTest, H23AddressSpaceForTheWritersOwnMemoryAndNothingIsLeft) {
+  if (kSanitized) GTEST_SKIP();
+  const test::TemporaryDirectory directory;
+  const test::ScopedVariable runtime("XDG_RUNTIME_DIR", directory.path());
+  endpoint.max_tokens = 16 << 20;
+  ChildProcess child([&] {
+    lower(RLIMIT_AS, std::size_t{100} << 20);
+    const std::string message = message_of<SystemError>([&] { ShmWriter{endpoint}; });
+    EXPECT_TRUE(contains(message, "134217728 bytes")) << message;
+    EXPECT_TRUE(contains(message, "104857600 bytes of address space")) << message;
+  });
+  EXPECT_EQ(child.join(), 0);
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "a lock file";
+}
+
+TEST_F(LimitsTest, MemoryOfTheProcessesOwn) {
+  if (kSanitized) GTEST_SKIP();
+  ChildProcess child([&] {
+    lower(RLIMIT_DATA, std::size_t{100} << 20);
+    const std::string message =
+        message_of<SystemError>([] { PrivateMemory{std::size_t{200} << 20}; });
+    EXPECT_TRUE(contains(message, "104857600 bytes of memory of its own")) << message;
+    EXPECT_TRUE(contains(message, "RLIMIT_DATA")) << message;
   });
   EXPECT_EQ(child.join(), 0);
 }
@@ -274,6 +303,18 @@ TEST_F(LimitsTest, H23ASmallSharedMemoryFileSystem) {
     // To the last page, and every one of them can be written to.
     const Segment rest = Segment::create(name, 128 << 10);
     std::ranges::fill(rest.bytes(), std::byte{1});
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST_F(LimitsTest, H23SharedMemoryWithoutInodes) {
+  if (!can_mount_shared_memory()) GTEST_SKIP() << "needs a mount of its own";
+  ChildProcess child([&] {
+    ASSERT_TRUE(mount_own_shared_memory("size=1m,nr_inodes=2"));
+    std::ofstream("/dev/shm/other") << "x";
+    const std::string message = refusal(test::kBytes);
+    EXPECT_TRUE(contains(message, "0 of 2 inodes")) << message;
+    EXPECT_TRUE(contains(message, "nr_inodes=")) << message;
   });
   EXPECT_EQ(child.join(), 0);
 }
