@@ -23,6 +23,7 @@
 #include "names.h"
 #include "native_layout.h"
 #include "ring.h"
+#include "system_limits.h"
 
 namespace moetap {
 namespace {
@@ -43,11 +44,16 @@ std::optional<struct stat> status_of(const std::string& name) {
   return status;
 }
 
-// Closed unless it is this user's plain file. What is not is not even opened.
+// Closed unless it is this user's plain file. What is not is not even opened. SystemError when out
+// of descriptors: nobody can tell then whose it is.
 GuardedDescriptor open_ours(const std::string& name) {
   const auto named = status_of(name);
   if (!named || !ours(*named)) return {};
   GuardedDescriptor file([&] { return open_at_once(name); });
+  if (const int error = errno; file.get() < 0 && !limit_on_open(error).empty()) {
+    throw SystemError(error,
+                      fmt::format("cannot open shared memory {}{}", name, limit_on_open(error)));
+  }
   struct stat opened {};
   if (file.get() < 0 || fstat(file.get(), &opened) != 0 || !ours(opened)) return {};
   return file;
@@ -111,6 +117,9 @@ void for_each_file(const fs::path& directory, Use&& use) {
   std::error_code error;
   fs::directory_iterator entry(directory, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) use(entry->path());
+  if (const std::string limit = limit_on_open(error.value()); !limit.empty()) {
+    throw SystemError(error.value(), fmt::format("cannot list {}{}", directory.string(), limit));
+  }
 }
 
 std::string name_of(const fs::path& file) { return "/" + file.filename().string(); }

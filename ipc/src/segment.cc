@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -32,9 +33,10 @@ namespace bip = boost::interprocess;
 constexpr mode_t kMadeByUs = S_ISVTX;
 constexpr mode_t kMode = kMadeByUs | 0600;
 
-// How long a claim may have no name: another process is removing a leftover, which takes it some
-// microseconds.
-constexpr std::chrono::seconds kUnnamed{1};
+// How long a claim may be nobody's. It has no name while another process removes a leftover, which
+// takes some microseconds; it has a dead process's while a child that this one was just forking has
+// not come to its fork handler, which may take a busy machine some tens of milliseconds.
+constexpr std::chrono::seconds kNobodys{1};
 
 void check_name(const std::string& name) {
   constexpr std::string_view allowed =
@@ -198,10 +200,11 @@ void reserve(int fd, const std::string& name, std::size_t bytes) {
 
 // OwnedError if a living process has the role.
 void claim(int fd, Role role, const std::string& name, std::string_view who) {
-  const auto deadline = std::chrono::steady_clock::now() + kUnnamed;
+  const auto deadline = std::chrono::steady_clock::now() + kNobodys;
   while (!try_claim(fd, role, name)) {
     const pid_t pid = claimant(fd, role);  // 0: it died in between, or has no name
-    if (pid != 0 || std::chrono::steady_clock::now() >= deadline) throw_owned(name, who, pid);
+    const bool lives = pid != 0 && (kill(pid, 0) == 0 || errno != ESRCH);
+    if (lives || std::chrono::steady_clock::now() >= deadline) throw_owned(name, who, pid);
     std::this_thread::yield();
   }
 }

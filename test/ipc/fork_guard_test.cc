@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -93,6 +94,10 @@ class ForkGuard : public test::SegmentTest {
     EXPECT_EQ(process.join(), 0);
   }
 
+  static pid_t claimant_of(const std::string& segment) {
+    return Segment::open(segment).owner_pid();
+  }
+
   static constexpr int kTries = 400;
   const test::TemporaryDirectory directory;
 };
@@ -130,6 +135,28 @@ TEST_F(ForkGuard, H23TheRoleAtTheOtherEndEndsWithItsObject) {
       [&] { return owner.peer_pid() == 0; });
 }
 
+// A child that its parent was forking when it was killed has the claim until its handler has run.
+// This one has none, and ends soon after it is waited for.
+TEST_F(ForkGuard, H23TheClaimOfADeadProcessThatAChildIsAboutToLoseIsWaitedFor) {
+  test::Signal claimed;
+  test::Signal waited_for;
+  test::ChildProcess owner([&] {
+    const Segment segment = Segment::create(name, test::kBytes);
+    if (syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr) == 0) {
+      waited_for.wait();
+      usleep(20'000);
+      _exit(0);
+    }
+    claimed.raise();
+    pause();
+  });
+  claimed.wait();
+  owner.kill();
+  EXPECT_EQ(claimant_of(name), owner.pid());
+  waited_for.raise();
+  EXPECT_TRUE(Segment::create(name, test::kBytes).owns_name());
+}
+
 // Who removes a leftover claims it, as any process on this machine may, but for one of another
 // /dev/shm.
 TEST_F(ForkGuard, H23TheClaimOfWhoRemovesALeftoverEnds) {
@@ -159,12 +186,11 @@ TEST_F(ForkGuard, AHoldOfABlockEndsWithItsRelease) {
   const auto key = test::key_of(1);
   const auto file = std::filesystem::directory_iterator(blocks)->path();
   std::unique_ptr<BlockStore> store;
-  try_often(
-      [&] { store = make_directory_block_store(blocks, test::small_store(100)); },
-      [&] {
-        if (store->hold(key)) store->release(key);
-      },
-      [&] { return FileLock(file).try_lock(); });
+  try_often([&] { store = make_directory_block_store(blocks, test::small_store(100)); },
+            [&] {
+              if (store->hold(key)) store->release(key);
+            },
+            [&] { return FileLock(file).try_lock(); });
 }
 
 }  // namespace

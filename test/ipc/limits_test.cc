@@ -99,6 +99,25 @@ TEST_F(LimitsTest, OpenFilesOfTheProcess) {
   EXPECT_EQ(child.join(), 0);
 }
 
+TEST_F(LimitsTest, OpenFilesOfWhoAsksWhoseASegmentIs) {
+  endpoint.limit = Milliseconds(0);
+  const ChannelProducer producer(endpoint);
+  ChildProcess child([&] {
+    lower(RLIMIT_NOFILE, 64);
+    std::vector<int> open;
+    for (int fd = dup(0); fd >= 0; fd = dup(0)) open.push_back(fd);
+    // None for the directory; then none for a segment in it.
+    for (int left = 0; left < 2; ++left) {
+      const std::string message = message_of<SystemError>([] { find_segments(); });
+      EXPECT_TRUE(contains(message, "64 (RLIMIT_NOFILE)")) << message;
+      close(open.back());
+      open.pop_back();
+    }
+    EXPECT_FALSE(find_segments().empty());
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
 TEST_F(LimitsTest, OpenFilesOfAllProcesses) {
   EXPECT_TRUE(contains(limit_on_open(ENFILE), "fs.file-max"));
   EXPECT_EQ(limit_on_open(ENOENT), "");

@@ -36,7 +36,7 @@ struct SegmentInfo {
 
 // Every segment in /dev/shm whose name begins as ours do ("moetap_",
 // "vllm_routed_experts_buffer_"), by name. Changes nothing, and takes no lock that another process
-// could meet.
+// could meet. SystemError when out of descriptors.
 std::vector<SegmentInfo> find_segments();
 
 // Removes the segment of this name, with its lock file, if its owner is dead: no process has it at
