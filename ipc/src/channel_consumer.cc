@@ -61,6 +61,7 @@ struct ChannelConsumer::State {
     released = ring.control().released.load(std::memory_order_acquire);
     took_over = released != 0;
     ring.control().lent.write(0, {}, {});  // and what it had lent is not lent any more
+    wake(ring.control().freed);  // nor has a worker been told that sleeps, if it died then
   }
 
   [[noreturn]] void throw_overwritten(const char* what) const {

@@ -1,6 +1,8 @@
 #include <moetap/channel.h>
 #include <moetap/error.h>
+#include <moetap/segment.h>
 #include <moetap/step_record.h>
+#include <moetap/wait.h>
 
 #include <gtest/gtest.h>
 
@@ -11,7 +13,9 @@
 
 #include "child_process.h"
 #include "message_of.h"
+#include "names.h"
 #include "patterned_records.h"
+#include "ring.h"
 #include "test_endpoint.h"
 
 namespace moetap {
@@ -327,6 +331,33 @@ TEST_F(ChannelTest, BadEndpointsAreRefusedBeforeAnythingIsMade) {
   endpoint.ring_depth = 0;
   EXPECT_THROW(ChannelProducer producer(endpoint), ArgumentError);
   EXPECT_THROW(ChannelConsumer consumer(endpoint), ArgumentError);
+}
+
+// The one before died after it had given a record back and before it said so.
+TEST_F(ChannelTest, WhoTakesOverWakesAProducerThatTheLastOneLeftAsleep) {
+  endpoint.ring_depth = 1;
+  endpoint.limit = 10 * kPatience;
+  Signal full;
+  ChildProcess worker([&] {
+    ChannelProducer producer(endpoint);
+    send(producer, 1);
+    full.raise();
+    producer.acquire();
+  });
+  full.wait();
+  const Segment segment = Segment::open(ring_name(endpoint));
+  RingControl& control = Ring(segment.bytes(), endpoint).control();
+  const auto sleeps = [&](std::uint32_t sleepers) {
+    const auto deadline = deadline_after(kPatience);
+    while (control.freed.sleepers != sleepers && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    return control.freed.sleepers == sleepers;
+  };
+  ASSERT_TRUE(sleeps(1));
+  control.released = 1;
+  const ChannelConsumer next(endpoint);
+  EXPECT_TRUE(sleeps(0));
 }
 
 }  // namespace
