@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,6 +29,9 @@ using Clock = std::chrono::steady_clock;
 
 // How often a waiting reader looks whether the worker lives.
 constexpr std::chrono::milliseconds kLook{20};
+// Who takes a dead worker's name removes its lock file before its segment, and in between looks
+// like that segment's owner. Nobody needs longer for that.
+constexpr std::chrono::milliseconds kTakeOver{1000};
 
 struct Worker {
   Segment segment;
@@ -71,6 +75,7 @@ FileLock open_lock(const Segment& segment) {
 
 Worker find_worker(Endpoint endpoint) {
   const auto deadline = deadline_after(endpoint.limit);
+  std::optional<Clock::time_point> refused;  // since then, by what looks like a living worker's
   for (;;) {
     Segment segment =
         attach(buffer_name(endpoint), native_bytes(endpoint), endpoint, kShmMagic, kShmVersion);
@@ -81,8 +86,16 @@ Worker find_worker(Endpoint endpoint) {
       return {std::move(segment), std::move(lock)};
     } catch (const std::exception&) {
       // A worker's lock file goes when it does; the next worker has one of its own.
-      if (segment.owner_alive()) throw;
+      const auto now = Clock::now();
+      if (!segment.owner_alive()) {
+        refused.reset();
+      } else if (!refused) {
+        refused = now;
+      } else if (now >= std::min(deadline, *refused + kTakeOver)) {
+        throw;
+      }
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
     endpoint.limit =
         std::max(Milliseconds(0), std::chrono::ceil<Milliseconds>(deadline - Clock::now()));
   }

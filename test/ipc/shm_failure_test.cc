@@ -15,6 +15,7 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "child_process.h"
@@ -169,6 +170,20 @@ TEST_F(ShmFailure, AReaderThatFindsAnotherLockFileIsRefused) {
   EXPECT_TRUE(contains(message, lock_path(endpoint).string())) << message;
   const FileLock another(lock_path(endpoint));  // of the same name, but not the worker's
   EXPECT_EQ(message_of<MismatchError>([&] { make_shm_reader(endpoint); }), message);
+}
+
+// H23: who takes a dead worker's name removes its lock file first, and meanwhile owns its segment.
+TEST_F(ShmFailure, AReaderIsPatientWhileADeadWorkersNameIsTakenOver) {
+  ShmWriter writer(endpoint);
+  endpoint.limit = Milliseconds(test::kPatienceMs);
+  const auto away = directory.path() / "elsewhere";
+  std::filesystem::rename(lock_path(endpoint), away);
+  std::thread next([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::filesystem::rename(away, lock_path(endpoint));
+  });
+  EXPECT_NO_THROW(make_shm_reader(endpoint));
+  next.join();
 }
 
 TEST_F(ShmFailure, TheReaderFindsTheLockFileWhateverItsEnvironment) {
