@@ -130,7 +130,8 @@ TEST_F(FileLockTest, H24WaitIsBoundedAndTheErrorNamesFileAndHolder) {
 
 // The file system of /dev/shm is one whose locks /proc/locks always lists.
 TEST_F(FileLockTest, H24HolderIsKnownWhereTheKernelListsIt) {
-  const std::filesystem::path listed = "/dev/shm/moetap_lock_test_" + std::to_string(getpid());
+  // Not a name of ours, which another run could take for a leftover.
+  const std::filesystem::path listed = "/dev/shm/lock_test_" + std::to_string(getpid());
   const struct Remove {
     const std::filesystem::path& path;
     ~Remove() { std::filesystem::remove(path); }
