@@ -102,8 +102,7 @@ void PartGather::check(const TopkIds& part, std::span<const std::int64_t> part_t
 }
 
 void PartGather::check_weights(const TopkWeights& weights, std::int64_t rows) const {
-  const bool wider = weights_ == WeightType::bfloat16 && weights.type == WeightType::float32;
-  if (weights.type != weights_ && !wider) {
+  if (!detail::can_become(weights.type, weights_)) {
     throw ArgumentError(fmt::format(
         "this rank's part has weights of type {}, the gather was made for {}: give all ranks the "
         "shape's",

@@ -5,9 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <optional>
@@ -21,6 +19,7 @@
 #include "native_layout.h"
 #include "private_copy.h"
 #include "shm_ends.h"
+#include "stored_lock.h"
 
 namespace moetap {
 namespace {
@@ -42,30 +41,11 @@ const ShmControl& control_of(const Segment& segment) {
   return *reinterpret_cast<const ShmControl*>(segment.bytes().data());
 }
 
-// Not any path that a segment may hold: only that of a file that its worker can have made.
-std::filesystem::path stored_lock_path(const Segment& segment) {
-  char text[sizeof(ShmControl::lock_path)];
-  private_copy<char>(control_of(segment).lock_path, text);
-  std::filesystem::path path(std::string(text, strnlen(text, sizeof text)));
-  if (!path.is_absolute() ||
-      !may_be_lock_file_of(segment.name().substr(1), path.filename().string())) {
-    throw MismatchError(
-        fmt::format("{} names the lock file '{}', which is no path of one of its own: is it of "
-                    "this version of moetap?",
-                    segment.name(), path.string()));
-  }
-  return path;
-}
-
-// Never made here: a file that its worker has removed is not to come back.
 FileLock open_lock(const Segment& segment) {
-  const std::filesystem::path path = stored_lock_path(segment);
-  try {
-    FileLock lock(path, FileLock::Open::existing);
-    if (lock.file() == control_of(segment).lock_file) return lock;
-  } catch (const SystemError& error) {
-    if (error.code().value() != ENOENT) throw;
-  }
+  char stored[sizeof(ShmControl::lock_path)];
+  private_copy<char>(control_of(segment).lock_path, stored);
+  const std::filesystem::path path = stored_lock_path(segment.name(), stored);
+  if (auto lock = open_lock_file(path, control_of(segment).lock_file)) return std::move(*lock);
   throw MismatchError(
       fmt::format("lock file {} is not the one that the worker, process {}, locks: let both "
                   "processes see one directory there (XDG_RUNTIME_DIR or TMPDIR; containers: a "

@@ -10,15 +10,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 #include <shared_mutex>
-#include <string>
-#include <system_error>
 
-#include "names.h"
 #include "native_layout.h"
 #include "shm_ends.h"
+#include "stored_lock.h"
 
 namespace moetap::tool {
 namespace {
@@ -27,22 +24,8 @@ namespace {
 std::optional<FileLock> lock_of(const SegmentFile& file) {
   using StoredPath = std::array<char, sizeof(ShmControl::lock_path)>;
   const auto stored = file.at<StoredPath>(offsetof(ShmControl, lock_path));
-  const std::filesystem::path path(
-      std::string(stored.data(), strnlen(stored.data(), stored.size())));
-  if (!path.is_absolute() ||
-      !may_be_lock_file_of(file.name().substr(1), path.filename().string())) {
-    throw MismatchError(
-        fmt::format("{} names the lock file '{}', which is no path of one of its "
-                    "own",
-                    file.name(), path.string()));
-  }
-  try {
-    FileLock lock(path, FileLock::Open::existing);
-    if (lock.file() == file.at<FileLock::File>(offsetof(ShmControl, lock_file))) return lock;
-  } catch (const SystemError& error) {
-    if (error.code() != std::errc::no_such_file_or_directory) throw;
-  }
-  return std::nullopt;
+  const auto path = stored_lock_path(file.name(), stored);
+  return open_lock_file(path, file.at<FileLock::File>(offsetof(ShmControl, lock_file)));
 }
 
 // Whoever writes a row takes its stamp away before, and gives it one after.

@@ -71,6 +71,10 @@ std::ptrdiff_t filled_gap(const ModelShape& shape, std::span<const std::byte> ro
   return -1;
 }
 
+void clear_gap(const ModelShape& shape, std::byte* row) {
+  std::memset(row + shape.ids_bytes(), 0, shape.weights_offset() - shape.ids_bytes());
+}
+
 void require_rows(const ModelShape& shape, std::span<const Slot> stored,
                   std::span<const std::byte> rows) {
   const auto num_experts = static_cast<std::uint32_t>(shape.num_experts());

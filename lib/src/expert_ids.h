@@ -18,6 +18,9 @@ std::uint32_t highest_id(const ModelShape& shape, std::span<const std::byte> row
 // equal in all bytes. -1 if there is none.
 std::ptrdiff_t filled_gap(const ModelShape& shape, std::span<const std::byte> rows);
 
+// Makes those bytes of a row 0.
+void clear_gap(const ModelShape& shape, std::byte* row);
+
 // RangeError with slot, layer and id, if rows[i] for a slot >= 0 has an id of no expert, and
 // ArgumentError with the slot, if its gap is filled; one that is stored as ~slot is missing,
 // whatever its bytes. Other sizes than a row a slot are left to whoever takes the rows.

@@ -143,8 +143,7 @@ std::vector<std::byte> to_weights(const Routes& routes) {
 
 std::string weights_to_npy(const Routes& routes) {
   const std::size_t bytes = weights_bytes(routes);
-  const bool whole = routes.shape().weight_type() == WeightType::float32;
-  std::string file = npy_header(routes, whole ? "<f4" : numpy_type(IdType::uint16));
+  std::string file = npy_header(routes, detail::npy_type(routes.shape().weight_type()));
   const std::size_t header = file.size();
   file.resize(header + bytes);
   copy_weights(routes, file.data() + header);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <moetap/types.h>
+#include <moetap/weight_type.h>
 
 #include <array>
 #include <cstdint>
@@ -19,6 +20,10 @@ struct NpyHeader {
 // Those of ids, in the order of IdType, and that of float32 weights.
 inline constexpr std::string_view kNpyTypes[] = {"|u1", "<u2", "<i2", "<i4", "<i8", "<f4"};
 std::optional<IdType> id_type_named(std::string_view npy_type);
+// That of weights, of which NumPy has no bfloat16: their bits.
+constexpr std::string_view npy_type(WeightType type) {
+  return type == WeightType::float32 ? kNpyTypes[5] : kNpyTypes[1];
+}
 
 // Format 1.0, C order, three dimensions of one of our types; ArgumentError for anything else.
 NpyHeader read_npy_header(std::string_view file);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "expert_ids.h"
 #include "npy_header.h"
 
 namespace moetap {
@@ -118,8 +119,7 @@ Routes ids_from_npy(std::string_view file, const ModelShape& shape, std::int64_t
 void take_weights(std::string_view file, Routes& routes) {
   const ModelShape& shape = routes.shape();
   const detail::NpyHeader header = detail::read_npy_header(file);
-  const std::string_view expected =
-      shape.weight_type() == WeightType::float32 ? detail::kNpyTypes[5] : detail::kNpyTypes[1];
+  const std::string_view expected = detail::npy_type(shape.weight_type());
   if (header.type != expected) {
     throw ArgumentError(fmt::format(
         "a .npy file of '{}' for {} weights, which are '{}': give the file of the weights second, "
@@ -136,7 +136,7 @@ void take_weights(std::string_view file, Routes& routes) {
   for (std::size_t i = 0; i < routes.states().size(); ++i) {
     if (routes.states()[i] != RowState::present) continue;
     std::byte* const row = routes.bytes().data() + i * shape.row_bytes();
-    std::memset(row + shape.ids_bytes(), 0, shape.weights_offset() - shape.ids_bytes());
+    detail::clear_gap(shape, row);
     std::memcpy(row + shape.weights_offset(), header.data.data() + i * bytes, bytes);
   }
 }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "expert_ids.h"
 #include "joined_readers.h"
 #include "text.h"
 
@@ -39,11 +40,6 @@ RowState joined_state(RowState worst, const StepWindow& asked, const StepWindow&
   if (one_step(used)) return worst == RowState::present ? worst : RowState::missing;
   // Present everywhere, but nobody can say that it is of one step.
   return worst == RowState::present ? RowState::missing : worst;
-}
-
-// Between ids and weights, which no run covers.
-void fill_gap(std::byte* row, const ModelShape& shape) {
-  std::memset(row + shape.ids_bytes(), 0, shape.weights_offset() - shape.ids_bytes());
 }
 
 class StageReader final : public SlotReadTransport {
@@ -198,7 +194,7 @@ void StageReader::read(std::span<const Slot> slots, std::span<const StepWindow> 
                              used[used.size() == 1 ? 0 : i]);
     const bool given = states[i] == RowState::present || states[i] == RowState::unverified;
     if (given) {
-      fill_gap(rows.data() + i * row_bytes, model_);
+      detail::clear_gap(model_, rows.data() + i * row_bytes);  // which no run covers
     } else {
       std::memset(rows.data() + i * row_bytes, 0xFF, row_bytes);
     }
@@ -228,7 +224,7 @@ void StageReader::put(Step step, std::span<const Slot> slots, std::span<const st
     const std::size_t stage_bytes = stage.shape().row_bytes();
     stage_rows_.resize(std::max(stage_rows_.size(), n * stage_bytes));
     for (std::size_t i = 0; i < n; ++i) {
-      fill_gap(stage_rows_.data() + i * stage_bytes, stage.shape());
+      detail::clear_gap(stage.shape(), stage_rows_.data() + i * stage_bytes);
       for (const Run& run : runs_[s]) {
         std::memcpy(stage_rows_.data() + i * stage_bytes + run.in_stage,
                     rows.data() + i * row_bytes + run.in_row, run.bytes);

@@ -11,11 +11,14 @@ std::string weight_type_text(WeightType type) {
   return type <= WeightType::bfloat16 ? name : fmt::format("{} ({})", name, static_cast<int>(type));
 }
 
+bool can_become(WeightType given, WeightType wanted) {
+  return given == wanted || (given == WeightType::float32 && wanted == WeightType::bfloat16);
+}
+
 void require_weights(const ModelShape& shape, int model_layer, const TopkIds& picks) {
   const WeightType wanted = shape.weight_type();
   const TopkWeights& weights = picks.weights;
-  const bool rounded = wanted == WeightType::bfloat16 && weights.type == WeightType::float32;
-  if (weights.type != wanted && !rounded) {
+  if (!can_become(weights.type, wanted)) {
     throw ArgumentError(fmt::format(
         "layer {}: topk_ids with weights of type {}, but rows are of {}; give those that "
         "ModelShape::with_weights() promised, or a shape without them to both ends",

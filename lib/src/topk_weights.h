@@ -12,6 +12,9 @@ namespace moetap::detail {
 // picks are those that rows of this shape hold: of its type, or float32 where that is bfloat16.
 void require_weights(const ModelShape& shape, int model_layer, const TopkIds& picks);
 
+// Whether rows that hold `wanted` can be made of weights of type `given`; on the device: becomes().
+bool can_become(WeightType given, WeightType wanted);
+
 // "float32"; "unknown (7)" for a value that is no type.
 std::string weight_type_text(WeightType type);
 

@@ -26,15 +26,7 @@ struct Layer {
         kernel{.topk_ids = ids.data(),
                .rows = rows,
                .row_stride = stride,
-               .sink = {.step = &step,
-                        .captured = &captured,
-                        .missing_step = missing_step.data(),
-                        .routes = routes.data(),
-                        .first_row = 0,
-                        .end_row = CaptureTransport::kAllRows,
-                        .layer = 3,
-                        .top_k = top_k,
-                        .num_experts = static_cast<std::uint32_t>(num_experts)}} {
+               .sink = test::sink_over(step, captured, missing_step, routes, top_k, num_experts)} {
     step.step = kStep;
     step.num_tokens = rows;
     std::mt19937 random(1);

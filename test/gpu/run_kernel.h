@@ -2,8 +2,11 @@
 #pragma once
 
 #include <moetap/kernel.h>
+#include <moetap/route_sink.h>
+#include <moetap/transport.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace moetap::test {
 
@@ -16,6 +19,21 @@ void run_kernel(const Kernel& kernel, std::int64_t blocks, int lanes) {
       run_on_host<Kernel>(&kernel, Block{block, lane, lanes});
     }
   }
+}
+
+// Of one layer, 3, whose rows begin with the first.
+inline RouteSink sink_over(DeviceStep& step, std::uint64_t& captured,
+                           std::vector<std::uint64_t>& missing_step,
+                           std::vector<std::uint16_t>& routes, int top_k, int num_experts) {
+  return {.step = &step,
+          .captured = &captured,
+          .missing_step = missing_step.data(),
+          .routes = routes.data(),
+          .first_row = 0,
+          .end_row = CaptureTransport::kAllRows,
+          .layer = 3,
+          .top_k = top_k,
+          .num_experts = static_cast<std::uint32_t>(num_experts)};
 }
 
 }  // namespace moetap::test

@@ -53,18 +53,10 @@ struct Layer {
         kernel{.ids = {.topk_ids = ids.data(),
                        .rows = rows,
                        .row_stride = top_k,
-                       .sink = {.step = &step,
-                                .captured = &captured,
-                                .missing_step = missing_step.data(),
-                                .routes = routes.data(),
-                                .first_row = 0,
-                                .end_row = CaptureTransport::kAllRows,
-                                .layer = 3,
-                                .top_k = top_k,
-                                .num_experts = 8,
-                                .weight_type = type_of<To>(),
-                                .weights = weights.data()}},
+                       .sink = test::sink_over(step, captured, missing_step, routes, top_k, 8)},
                .weights = {bits.data(), stride, type_of<From>(), false}} {
+    kernel.ids.sink.weight_type = type_of<To>();
+    kernel.ids.sink.weights = weights.data();
     step.step = kStep;
     step.num_tokens = rows;
     std::mt19937 random(1);
