@@ -249,6 +249,8 @@ std::string encode(const WorkerConfig& config) {
               {"moe_layers", e.shape.moe_layers()},
               {"top_k", e.shape.top_k()},
               {"num_experts", e.shape.num_experts()},
+              {"num_hidden_layers", e.shape.num_hidden_layers()},
+              {"repeats_experts", e.shape.repeats_experts()},
               {"weight_type", static_cast<int>(e.shape.weight_type())},
               {"num_slots", e.num_slots},
               {"max_tokens", e.max_tokens},
@@ -271,12 +273,13 @@ WorkerConfig decode_config(const std::string& text) {
   for (const Json& layer : member(json, "moe_layers", Json::value_t::array)) {
     layers.push_back(whole<int>("moe_layers", layer));
   }
-  const moetap::ModelShape shape(layers, number<int>(json, "top_k"),
-                                 number<int>(json, "num_experts"));
   const auto weights = number<std::uint8_t>(json, "weight_type");
-  WorkerConfig config{
-      .endpoint = {.instance = {},
-                   .shape = shape.with_weights(static_cast<moetap::WeightType>(weights))}};
+  const moetap::ModelShape shape =
+      moetap::ModelShape(layers, number<int>(json, "top_k"), number<int>(json, "num_experts"),
+                         number<int>(json, "num_hidden_layers"))
+          .with_repeated_experts(flag(json, "repeats_experts"))
+          .with_weights(static_cast<moetap::WeightType>(weights));
+  WorkerConfig config{.endpoint = {.instance = {}, .shape = shape}};
   moetap::Endpoint& e = config.endpoint;
   e.instance = member(json, "instance", Json::value_t::string).get<std::string>();
   e.dp_rank = number<int>(json, "dp_rank");

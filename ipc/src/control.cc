@@ -18,21 +18,21 @@
 namespace moetap {
 namespace {
 
-// The shape in shared memory as text, also when no ModelShape can be made of it.
-std::string describe(const ControlFields& fields) {
+// The shape in shared memory against ours, also when no ModelShape can be made of it.
+void require_shape(const ControlFields& fields, const ModelShape& ours, const std::string& name) {
+  std::string theirs;
+  std::string difference;
   try {
-    return fields.shape().to_string();
+    const ModelShape shape = fields.shape();
+    if (shape == ours) return;
+    theirs = shape.to_string();
+    difference = fmt::format(" ({})", shape.difference(ours));
   } catch (const ArgumentError& error) {
-    return error.what();
+    theirs = error.what();
   }
-}
-
-bool same_shape(const ControlFields& fields, const ModelShape& shape) {
-  const std::vector<int>& layers = shape.moe_layers();
-  return fields.weight_type == static_cast<std::int32_t>(shape.weight_type()) &&
-         fields.top_k == shape.top_k() && fields.num_experts == shape.num_experts() &&
-         fields.num_layers == shape.num_layers() &&
-         std::equal(layers.begin(), layers.end(), fields.moe_layers);
+  throw MismatchError(
+      fmt::format("the worker of {} has {}, this reader {}{}: give both ends the same model", name,
+                  theirs, ours.to_string(), difference));
 }
 
 const ControlHead& head_of(const Segment& segment) {
@@ -68,6 +68,8 @@ void ControlHead::publish(const Endpoint& endpoint, std::uint64_t segment_magic,
   fields.num_experts = endpoint.shape.num_experts();
   fields.num_layers = endpoint.shape.num_layers();
   fields.weight_type = static_cast<std::int32_t>(endpoint.shape.weight_type());
+  fields.num_hidden_layers = endpoint.shape.num_hidden_layers();
+  fields.repeats_experts = endpoint.shape.repeats_experts() ? 1 : 0;
   std::ranges::copy(endpoint.shape.moe_layers(), fields.moe_layers);
   MOETAP_POINT("create described");
   magic.store(segment_magic, std::memory_order_release);
@@ -83,7 +85,14 @@ ModelShape ControlFields::shape() const {
     throw ArgumentError(fmt::format("an impossible weight type ({}; it must be 0 to {})",
                                     weight_type, static_cast<int>(WeightType::bfloat16)));
   }
-  return ModelShape({moe_layers, moe_layers + num_layers}, top_k, num_experts)
+  if (repeats_experts != 0 && repeats_experts != 1) {
+    throw ArgumentError(
+        fmt::format("an impossible declaration of repeated experts ({}; it must be "
+                    "0 or 1)",
+                    repeats_experts));
+  }
+  return ModelShape({moe_layers, moe_layers + num_layers}, top_k, num_experts, num_hidden_layers)
+      .with_repeated_experts(repeats_experts == 1)
       .with_weights(static_cast<WeightType>(weight_type));
 }
 
@@ -94,12 +103,7 @@ void ControlFields::require(const Endpoint& endpoint, const std::string& name,
         "{} has layout version {}, this reader knows {}: run one version of moetap at both ends",
         name, version, layout_version));
   }
-  if (!same_shape(*this, endpoint.shape)) {
-    throw MismatchError(
-        fmt::format("the worker of {} has {}, this reader {} (or other layer ids): give both ends "
-                    "the same model",
-                    name, describe(*this), endpoint.shape.to_string()));
-  }
+  require_shape(*this, endpoint.shape, name);
   const auto require_equal = [&](const char* field, std::int64_t theirs, std::int64_t ours) {
     if (theirs == ours) return;
     throw MismatchError(

@@ -21,6 +21,8 @@ struct ControlFields {
   std::int32_t num_experts = 0;
   std::int32_t num_layers = 0;
   std::int32_t weight_type = 0;  // WeightType
+  std::int32_t num_hidden_layers = 0;
+  std::int32_t repeats_experts = 0;  // 0 or 1
   std::int32_t moe_layers[ModelShape::kMaxLayers] = {};
 
   // ArgumentError if no model has such a shape.

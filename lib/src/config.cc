@@ -283,8 +283,9 @@ ModelShape ModelShape::from_config(std::string_view json) {
     throw ArgumentError(fmt::format("the number of experts a token is missing: none of {} is there",
                                     detail::join(kTopK)));
   }
-  return ModelShape(MoeLayers(config, config.num_layers()).list(), static_cast<int>(*top_k),
-                    static_cast<int>(config.num_experts()));
+  const int num_layers = config.num_layers();
+  return ModelShape(MoeLayers(config, num_layers).list(), static_cast<int>(*top_k),
+                    static_cast<int>(config.num_experts()), num_layers);
 }
 
 ModelShape ModelShape::from_config_file(const std::filesystem::path& path) {

@@ -47,7 +47,10 @@ constexpr KnownModel kModels[] = {
 ModelShape ModelShape::known(std::string_view name) {
   std::vector<std::string_view> names;
   for (const KnownModel& model : kModels) {
-    if (model.name == name) return ModelShape(model.moe_layers(), model.top_k, model.num_experts);
+    if (model.name == name) {
+      return ModelShape(model.moe_layers(), model.top_k, model.num_experts,
+                        model.num_hidden_layers);
+    }
     names.push_back(model.name);
   }
   throw ArgumentError(

@@ -46,9 +46,8 @@ PartReader::PartReader(std::vector<std::unique_ptr<SlotReadTransport>> parts) {
     const ModelShape& own = parts_.members().back().reader->shape();
     if (own != shape()) {
       throw ArgumentError(
-          fmt::format("part {} has {}, part 0 has {} (or other layer ids): all "
-                      "parts are rows of one model",
-                      i, own.to_string(), shape().to_string()));
+          fmt::format("part {} has {}, part 0 has {} ({}): all parts are rows of one model", i,
+                      own.to_string(), shape().to_string(), own.difference(shape())));
     }
   }
 }

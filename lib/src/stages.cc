@@ -94,9 +94,11 @@ StageReader::StageReader(ModelShape model, std::vector<std::unique_ptr<SlotReadT
 
 std::vector<StageReader::Run> StageReader::runs_of(const ModelShape& stage) const {
   if (stage.top_k() != model_.top_k() || stage.num_experts() != model_.num_experts() ||
-      stage.weight_type() != model_.weight_type()) {
+      stage.weight_type() != model_.weight_type() ||
+      stage.repeats_experts() != model_.repeats_experts()) {
     throw ArgumentError(
-        fmt::format("a stage has {}, the model {}: top-k, experts and weights must be equal",
+        fmt::format("a stage has {}, the model {}: top-k, experts, whether they may repeat, and "
+                    "weights must be equal",
                     stage.to_string(), model_.to_string()));
   }
   std::vector<Run> runs;

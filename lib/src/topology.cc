@@ -156,7 +156,7 @@ ModelShape Topology::stage_shape(const ModelShape& model, int stage) const {
                     "reads from it (see Topology::moe_stages)",
                     stage));
   }
-  return ModelShape(layers, model.top_k(), model.num_experts()).with_weights(model.weight_type());
+  return model.with_layers(layers);
 }
 
 }  // namespace moetap

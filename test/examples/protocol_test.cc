@@ -75,20 +75,21 @@ TEST(Protocol, AReplyArrivesAsItWasSent) {
 }
 
 TEST(Protocol, AConfigurationArrivesAsItWasSent) {
-  const WorkerConfig config{.endpoint = {.instance = "demo-1",
-                                         .dp_rank = 3,
-                                         .shape = moetap::ModelShape({1, 3, 5}, 2, 300),
-                                         .num_slots = 640,
-                                         .max_tokens = 77,
-                                         .layout = moetap::ShmLayout::wire},
-                            .dp_size = 4,
-                            .block_size = 8,
-                            .transport = TransportKind::device,
-                            .rows_by_request = true,
-                            .device = "host",
-                            .step_ms = 0.25,
-                            .drafts = true,
-                            .reject_rate = 0.125};
+  const WorkerConfig config{
+      .endpoint = {.instance = "demo-1",
+                   .dp_rank = 3,
+                   .shape = moetap::ModelShape({1, 3, 5}, 2, 300, 9).with_repeated_experts(),
+                   .num_slots = 640,
+                   .max_tokens = 77,
+                   .layout = moetap::ShmLayout::wire},
+      .dp_size = 4,
+      .block_size = 8,
+      .transport = TransportKind::device,
+      .rows_by_request = true,
+      .device = "host",
+      .step_ms = 0.25,
+      .drafts = true,
+      .reject_rate = 0.125};
   const WorkerConfig copy = decode_config(encode(config));
   EXPECT_EQ(copy.endpoint.instance, "demo-1");
   EXPECT_EQ(copy.endpoint.dp_rank, 3);

@@ -296,8 +296,12 @@ TEST_F(ChannelTest, AReaderOfAnotherShapeIsToldBoth) {
   const std::string text = message_of<MismatchError>([&] { ChannelConsumer consumer(other); });
   EXPECT_TRUE(contains(text, endpoint.shape.to_string())) << text;
   EXPECT_TRUE(contains(text, other.shape.to_string())) << text;
-  other.shape = ModelShape({0, 1, 4}, 2, 16);  // the same numbers, but another layer
-  EXPECT_THROW(ChannelConsumer consumer(other), MismatchError);
+  // The same numbers, but another layer; or another declaration.
+  for (const ModelShape& shape : {ModelShape({0, 1, 4}, 2, 16), ModelShape({0, 1, 2}, 2, 16, 9),
+                                  endpoint.shape.with_repeated_experts()}) {
+    other.shape = shape;
+    EXPECT_THROW(ChannelConsumer consumer(other), MismatchError);
+  }
 }
 
 TEST_F(ChannelTest, AReaderOfOtherWeightsIsToldBoth) {

@@ -394,6 +394,7 @@ TEST_F(DirectoryBlockStoreTest, OtherWeightsAndShapesAreNotFound) {  // H29
   other([](BlockStoreOptions& o) { o.weights = "v2"; });
   other([](BlockStoreOptions& o) { o.shape = ModelShape::uniform(2, 2, 255); });
   other([](BlockStoreOptions& o) { o.shape = ModelShape({0, 2}, 2, 256); });
+  other([](BlockStoreOptions& o) { o.shape = o.shape.with_repeated_experts(); });
   other([](BlockStoreOptions& o) { o.shape = ModelShape::uniform(1, 4, 256); });
   other([](BlockStoreOptions& o) {
     o.shape = ModelShape::uniform(2, 1, 256);

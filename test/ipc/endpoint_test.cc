@@ -156,7 +156,7 @@ TEST(Endpoint, OfARankHasItsStagesShape) {
   EXPECT_EQ(endpoint.dp_rank, 1);
   EXPECT_EQ(endpoint.stage, 2);
   EXPECT_EQ(endpoint.part, 0);
-  EXPECT_EQ(endpoint.shape, ModelShape({1}, 2, 16));
+  EXPECT_EQ(endpoint.shape, engine.shape.with_layers({1}));
   EXPECT_EQ(endpoint.num_slots, engine.num_slots);
   rank.pp_rank = 1;  // H26
   EXPECT_THROW((void)endpoint_of(engine, rank), ArgumentError);

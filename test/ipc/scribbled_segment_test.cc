@@ -83,6 +83,8 @@ TEST_F(ScribbledSegment, AnImpossibleShapeIsRefusedInWords) {
   expect_refused([](auto& f) { f.top_k = kMost; }, "2147483647");
   expect_refused([](auto& f) { f.num_experts = -5; }, "-5");
   expect_refused([](auto& f) { f.moe_layers[0] = 77; }, "layer");
+  expect_refused([](auto& f) { f.num_hidden_layers = kMost; }, "num_hidden_layers is 2147483647");
+  expect_refused([](auto& f) { f.repeats_experts = 7; }, "repeated experts (7;");
   expect_refused([](auto& f) { f.num_slots = -1; }, "num_slots -1");
   expect_refused([](auto& f) { f.max_tokens = 1 << 30; }, "max_tokens 1073741824");
   control.head.fields = good;

@@ -250,8 +250,14 @@ TEST_F(ShmTransport, AReaderOfAnotherShapeOrSizeIsRefusedWithBoth) {
   EXPECT_TRUE(contains(message, endpoint.shape.to_string())) << message;
   EXPECT_TRUE(contains(message, other.shape.to_string())) << message;
   other = endpoint;
-  other.shape = ModelShape({0, 1, 3}, 2, 16);
-  EXPECT_THROW(make_shm_reader(other), MismatchError);
+  for (const auto& [shape, difference] :
+       {std::pair{ModelShape({0, 1, 3}, 2, 16, 4), "MoE layers 0-2 and 0, 1, 3"},
+        {ModelShape({0, 1, 2}, 2, 16, 9), "num_hidden_layers 3 and 9"},
+        {endpoint.shape.with_repeated_experts(), "repeated experts refused and allowed"}}) {
+    other.shape = shape;
+    message = message_of<MismatchError>([&] { make_shm_reader(other); });
+    EXPECT_TRUE(contains(message, difference)) << message;
+  }
   other = endpoint;
   other.num_slots = 65;
   message = message_of<MismatchError>([&] { make_shm_reader(other); });

@@ -423,7 +423,7 @@ TEST(Parts, MustBeOfOneModel) {
       [] {
         (void)join_parts(stages_of({ModelShape({0}, 2, 256), ModelShape({1}, 2, 256)}));
       },
-      {"part 1", "other layer ids"});
+      {"part 1", "MoE layers 1 and 0"});
 }
 
 }  // namespace

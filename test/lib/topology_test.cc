@@ -131,8 +131,8 @@ TEST(Topology, EachRankPublishesItsPartWhereThatIsConfigured) {  // H6
 
 TEST(Topology, StagesHaveTheirOwnLayers) {
   const Topology topology = pipeline();
-  EXPECT_EQ(topology.stage_shape(kModel, 0), ModelShape({1, 2}, 2, 64));
-  EXPECT_EQ(topology.stage_shape(kModel, 1), ModelShape({3, 5}, 2, 64));
+  EXPECT_EQ(topology.stage_shape(kModel, 0), ModelShape({1, 2}, 2, 64, kModel.num_hidden_layers()));
+  EXPECT_EQ(topology.stage_shape(kModel, 1), ModelShape({3, 5}, 2, 64, kModel.num_hidden_layers()));
   EXPECT_THROW((void)topology.stage_shape(kModel, 2), RangeError);
   EXPECT_THROW((void)topology.stage_shape(kModel, -1), RangeError);
 }

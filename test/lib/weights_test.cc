@@ -104,7 +104,7 @@ TEST(WeightShape, IsAnotherShapeAndSaysSo) {
 TEST(WeightShape, AStageHasTheWeightsOfItsModel) {
   const Topology topology{.pp_size = 2, .stage_layers = {{1, 7}, {4}}};
   const ModelShape stage = topology.stage_shape(kPlain.with_weights(WeightType::bfloat16), 0);
-  EXPECT_EQ(stage, ModelShape({1, 7}, 3, 200).with_weights(WeightType::bfloat16));
+  EXPECT_EQ(stage, kPlain.with_layers({1, 7}).with_weights(WeightType::bfloat16));
 }
 
 TEST_P(Weights, AreReadByPositionBesideTheIds) {

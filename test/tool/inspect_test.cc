@@ -40,6 +40,8 @@ TEST_F(Inspect, ShowsALivingWorkersBuffer) {
   EXPECT_EQ(found["instance"], endpoint.instance);
   EXPECT_EQ(found["dp_rank"], 0);
   EXPECT_EQ(found["moe_layers"], endpoint.shape.moe_layers());
+  EXPECT_EQ(found["num_hidden_layers"], endpoint.shape.num_hidden_layers());
+  EXPECT_EQ(found["repeats_experts"], false);
   EXPECT_EQ(found["top_k"], endpoint.shape.top_k());
   EXPECT_EQ(found["num_experts"], endpoint.shape.num_experts());
   EXPECT_EQ(found["num_slots"], endpoint.num_slots);
@@ -200,6 +202,8 @@ TEST_F(InspectLies, InABuffersControlBlockAreNamed) {
   expect_refused([](auto& f) { f.top_k = -3; }, "-3");
   expect_refused([](auto& f) { f.num_experts = 1 << 30; }, "1073741824");
   expect_refused([](auto& f) { f.moe_layers[1] = -9; }, "layer");
+  expect_refused([](auto& f) { f.num_hidden_layers = 0; }, "num_hidden_layers is 0");
+  expect_refused([](auto& f) { f.repeats_experts = -1; }, "repeated experts (-1;");
   expect_refused([](auto& f) { f.num_slots = -1; }, "num_slots is -1");
   expect_refused([](auto& f) { f.num_slots = std::int64_t{1} << 32; }, "bytes");
   expect_refused([](auto& f) { f.num_slots = std::numeric_limits<std::int64_t>::max(); },

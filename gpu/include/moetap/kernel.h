@@ -4,17 +4,13 @@
 // or at once and do not see each other's writes.
 #pragma once
 
+#include <moetap/device_code.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <new>
 #include <type_traits>
-
-#if defined(__CUDACC__)
-#define MOETAP_DEVICE __host__ __device__
-#else
-#define MOETAP_DEVICE
-#endif
 
 namespace moetap {
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,17 +23,28 @@ IdType narrow_type(std::int64_t num_experts);
 // (no layers, top_k of 0 or above num_experts, unordered layer ids, …), naming the value.
 class ModelShape {
  public:
-  static constexpr int kMaxLayers = 1024;
+  static constexpr int kMaxLayers = 1024;  // hidden layers; layer ids are below it
   static constexpr int kMaxExperts = 65536;
 
   // moe_layers: the model's layer ids that have a router, ascending; a row holds them in this
-  // order.
-  ModelShape(std::vector<int> moe_layers, int top_k, int num_experts);
+  // order. num_hidden_layers: of the whole model, dense ones too; if not given, the last MoE layer
+  // is the model's last.
+  ModelShape(std::vector<int> moe_layers, int top_k, int num_experts,
+             std::optional<int> num_hidden_layers = {});
 
   // The same model with the router's weights captured beside the ids, or without.
   ModelShape with_weights(WeightType type) const;
 
-  // MoE layers 0 … num_layers-1.
+  // The same model, declared to pick an expert twice for a token on purpose (zero-computation or
+  // hashed experts). Otherwise a layer's picks that repeat an id are refused: a top-k router picks
+  // distinct ones, memory that nobody wrote does not (H32).
+  ModelShape with_repeated_experts(bool repeats = true) const;
+
+  // The rows of some of the same model's MoE layers, e.g. of a pipeline stage. ArgumentError for a
+  // list that is empty or unordered, or names a layer without a router.
+  ModelShape with_layers(std::vector<int> moe_layers) const;
+
+  // MoE layers 0 … num_layers-1, and no others.
   static ModelShape uniform(int num_layers, int top_k, int num_experts);
 
   // A Hugging Face config.json (its text, or a file), with the names that model families use; the
@@ -47,10 +59,12 @@ class ModelShape {
 
   const std::vector<int>& moe_layers() const { return moe_layers_; }
   int num_layers() const { return static_cast<int>(moe_layers_.size()); }
+  int num_hidden_layers() const { return num_hidden_layers_; }  // those without a router too
   int top_k() const { return top_k_; }
   int num_experts() const { return num_experts_; }
   IdType id_type() const { return id_type_; }
-  WeightType weight_type() const { return weight_type_; }  // none unless with_weights() said so
+  WeightType weight_type() const { return weight_type_; }    // none unless with_weights() said so
+  bool repeats_experts() const { return repeats_experts_; }  // with_repeated_experts() said so
 
   // A row is narrow ids, [num_layers][top_k]. With weights, [num_layers][top_k] of these follow at
   // weights_offset(), the next multiple of their size; the bytes between are 0. A row's size is a
@@ -68,8 +82,11 @@ class ModelShape {
   // The index in a row of a model's layer id; RangeError if that layer has no router.
   int layer_index(int model_layer) const;
 
-  // "48 layers x top-8 of 128 experts", and " with float32 weights"
+  // "48 layers x top-8 of 128 experts", and " that may repeat", " with float32 weights"
   std::string to_string() const;
+
+  // What differs, for messages: "MoE layers 1, 2 and 2, 3; top_k 8 and 4". Empty if they are equal.
+  std::string difference(const ModelShape& other) const;
 
   bool operator==(const ModelShape&) const = default;
 
@@ -77,6 +94,8 @@ class ModelShape {
   std::vector<int> moe_layers_;
   int top_k_;
   int num_experts_;
+  int num_hidden_layers_;
+  bool repeats_experts_ = false;
   IdType id_type_;
   WeightType weight_type_ = WeightType::none;
 };
