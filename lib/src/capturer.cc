@@ -15,7 +15,7 @@
 namespace moetap {
 namespace {
 
-detail::Singleton<Capturer>& process_wide() {
+detail::Singleton<Capturer>& process_capturer() {
   static auto* capturer = new detail::Singleton<Capturer>("Capturer");
   return *capturer;
 }
@@ -112,10 +112,10 @@ Capturer::Capturer(std::unique_ptr<CaptureTransport> transport, CapturerOptions 
 Capturer::~Capturer() = default;
 
 Capturer& Capturer::create(std::unique_ptr<CaptureTransport> transport, CapturerOptions options) {
-  return process_wide().create(std::move(transport), options);
+  return process_capturer().create(std::move(transport), options);
 }
-Capturer& Capturer::instance() { return process_wide().instance(); }
-void Capturer::destroy() { process_wide().destroy(); }
+Capturer& Capturer::instance() { return process_capturer().instance(); }
+void Capturer::destroy() { process_capturer().destroy(); }
 
 void Capturer::bind(int model_layer) {
   const auto layer = static_cast<std::size_t>(shape().layer_index(model_layer));

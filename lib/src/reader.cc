@@ -12,7 +12,7 @@
 namespace moetap {
 namespace {
 
-detail::Singleton<Reader>& process_wide() {
+detail::Singleton<Reader>& process_reader() {
   static auto* reader = new detail::Singleton<Reader>("Reader");
   return *reader;
 }
@@ -30,10 +30,10 @@ Reader::Reader(std::unique_ptr<SlotReadTransport> transport)
 Reader::~Reader() = default;
 
 Reader& Reader::create(std::unique_ptr<SlotReadTransport> transport) {
-  return process_wide().create(std::move(transport));
+  return process_reader().create(std::move(transport));
 }
-Reader& Reader::instance() { return process_wide().instance(); }
-void Reader::destroy() { process_wide().destroy(); }
+Reader& Reader::instance() { return process_reader().instance(); }
+void Reader::destroy() { process_reader().destroy(); }
 
 void Reader::put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
   detail::require_rows(shape(), slots, rows);

@@ -1,0 +1,15 @@
+// What most test files include, compiled once for each test program.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <moetap/error.h>
+#include <moetap/readers.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
