@@ -36,7 +36,7 @@ SchedulerCounts& SchedulerCounts::operator+=(const SchedulerCounts& other) {
 Scheduler::Scheduler(const SchedulerOptions& options, const std::vector<Request>& requests)
     : options_(options),
       cache_(options.num_blocks, options.block_size),
-      ledger_(options.num_blocks, options.block_size) {
+      ledger_(options.num_blocks, options.block_size, moetap::Drafts::chain) {
   if (options.max_requests < 1 || options.max_tokens < options.max_requests) {
     throw moetap::ArgumentError(fmt::format(
         "steps of {} tokens for {} requests at a time; a step must have a token for each, and "

@@ -72,9 +72,11 @@ std::span<const RowStamp> BlockBook::stamps(BlockId block) const {
   return {stamps_.data() + block * block_size_, static_cast<std::size_t>(block_size_)};
 }
 
-void BlockBook::compute(Step step, BlockId block, int first, int end) {
+void BlockBook::compute(Step step, BlockId block, int first, int draft, int end) {
   at(block).last_write = std::max(at(block).last_write, step);
-  std::fill(mutable_stamps(block) + first, mutable_stamps(block) + end, RowStamp::computed(step));
+  RowStamp* const stamps = mutable_stamps(block);
+  std::fill(stamps + first, stamps + draft, RowStamp::computed(step));
+  std::fill(stamps + draft, stamps + end, RowStamp::draft(step));
 }
 
 void BlockBook::hold(std::span<const BlockId> blocks, std::uint64_t request) {

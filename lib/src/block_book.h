@@ -10,22 +10,34 @@
 
 namespace moetap::detail {
 
-// What is kept for a slot: the step of the row that belongs there, 0 for none; and whether the row
-// was put there under that number instead of being computed in it, so that no worker will report
-// it.
+// What is kept for a slot: the step of the row that belongs there, 0 for none; whether the row was
+// put there under that number instead of being computed in it, so that no worker will report it;
+// and whether it is a draft's, of which nobody has said yet that it stands here.
 class RowStamp {
  public:
   // Steps are below this.
-  static constexpr Step kStepLimit = Step{1} << 63;
+  static constexpr Step kStepLimit = Step{1} << 62;
 
   RowStamp() = default;
   static RowStamp computed(Step step) { return RowStamp(step); }
-  static RowStamp put(Step step) { return RowStamp(step | kStepLimit); }
+  static RowStamp draft(Step step) { return RowStamp(step | kDraft); }
+  static RowStamp put(Step step) { return RowStamp(step | kPut); }
 
-  Step step() const { return bits_ & ~kStepLimit; }
-  bool is_put() const { return (bits_ & kStepLimit) != 0; }
+  // The same row, put elsewhere under this number.
+  RowStamp moved(Step step) const { return RowStamp(step | kPut | (bits_ & kDraft)); }
+  // The same row, whose token stands here.
+  RowStamp standing() const { return RowStamp(bits_ & ~kDraft); }
+
+  Step step() const { return bits_ & (kStepLimit - 1); }
+  // The step of the position's row: none where the row is a draft's.
+  Step row_step() const { return is_draft() ? 0 : step(); }
+  bool is_put() const { return (bits_ & kPut) != 0; }
+  bool is_draft() const { return (bits_ & kDraft) != 0; }
 
  private:
+  static constexpr Step kDraft = kStepLimit;
+  static constexpr Step kPut = kStepLimit << 1;
+
   explicit RowStamp(Step bits) : bits_(bits) {}
   Step bits_ = 0;
 };
@@ -69,8 +81,8 @@ class BlockBook {
   }
 
   std::span<const RowStamp> stamps(BlockId block) const;
-  // Slots [first, end) of the block get their rows in `step`.
-  void compute(Step step, BlockId block, int first, int end);
+  // Slots [first, end) of the block get their rows in `step`, those from `draft` on of drafts.
+  void compute(Step step, BlockId block, int first, int draft, int end);
   void set(BlockId block, int offset, RowStamp stamp) {
     mutable_stamps(block)[offset] = stamp;
     if (stamp.is_put()) at(block).last_put = std::max(at(block).last_put, stamp.step());

@@ -14,15 +14,16 @@ namespace {
 using detail::BlockClaim;
 
 // So that what follows cannot throw; grows by doubling, as push_back() does.
-void make_room(std::pmr::vector<BlockClaim>& claims, std::size_t more) {
-  const std::size_t needed = claims.size() + more;
-  if (needed > claims.capacity()) claims.reserve(std::max(needed, 2 * claims.capacity()));
+template <class T>
+void make_room(std::pmr::vector<T>& list, std::size_t more) {
+  const std::size_t needed = list.size() + more;
+  if (needed > list.capacity()) list.reserve(std::max(needed, 2 * list.capacity()));
 }
 
 }  // namespace
 
-Ledger::Ledger(std::int64_t num_blocks, int block_size)
-    : state_(std::make_unique<State>(num_blocks, block_size)) {}
+Ledger::Ledger(std::int64_t num_blocks, int block_size, Drafts drafts)
+    : state_(std::make_unique<State>(num_blocks, block_size, drafts)) {}
 Ledger::~Ledger() = default;
 
 std::int64_t Ledger::num_slots() const { return state_->book.num_slots(); }
@@ -79,6 +80,7 @@ void Ledger::State::place(Request& request, const Placement& placement) {
     if (request.wants_rows) request.claims.push_back(claim);
   }
   request.origins.clear();
+  request.placed = request.num_tokens;
   request.computed = placement.cached;
   request.preempted = false;
 }
@@ -110,50 +112,33 @@ void Ledger::admit(const Admission& admission) {
   if (request.wants_rows) ++s.wanting;
 }
 
-// Rows behind the end that steps up to this one computed were of tokens that do not stand (H17).
-void Ledger::State::reject(Request& request, Step step) {
-  const std::int64_t first = std::max<std::int64_t>(request.num_tokens - 1, 0);
-  const auto room = static_cast<std::int64_t>(request.claims.size()) * book.block_size();
-  const std::int64_t end = std::max(first, std::min(request.computed, room));
-  for_each_block({first, end}, [&](std::size_t index, int from, int to) {
-    const BlockClaim& claim = request.claims[index];
-    if (!claim.owned || !book.stands(claim)) return;
-    for (int offset = from; offset < to; ++offset) {
-      const detail::RowStamp stamp = book.stamps(claim.block)[offset];
-      if (!stamp.is_put() && stamp.step() <= step) book.set(claim.block, offset, {});
-    }
-  });
-  for (const Request::Origin& origin : request.origins) {
-    if (origin.position < first || origin.position >= end || origin.step > step) continue;
-    const auto index = static_cast<std::size_t>(origin.position / book.block_size());
-    const auto offset = static_cast<int>(origin.position % book.block_size());
-    const BlockClaim& claim = request.claims[index];
-    const bool ours = claim.owned && book.stands(claim);
-    if (ours && book.stamps(claim.block)[offset].is_put()) book.set(claim.block, offset, {});
-  }
-  std::erase_if(request.origins, [&](const Request::Origin& origin) {
-    return origin.position < first || origin.step <= step;
-  });
-}
-
-void Ledger::accept(Step step, std::uint64_t request, std::int64_t num_tokens) {
-  State& s = *state_;
-  auto& found = s.find(request);
-  s.check_step(step, "accept()");
-  if (num_tokens < 0) {
-    throw ArgumentError(
-        fmt::format("request {} has {} tokens; it must be 0 or more", request, num_tokens));
-  }
-  found.num_tokens = num_tokens;
-  s.reject(found, step);
+void Ledger::State::preempt(Request& request) {
+  if (!MOETAP_OFF("H10 rows of the first run")) request.claims.clear();
+  request.origins.clear();
+  request.in_flight.clear();
+  request.computed = 0;
+  request.preempted = true;
+  request.preempted_in = last;
+  request.keeps = false;
 }
 
 void Ledger::preempt(std::uint64_t request) {
-  auto& found = state_->running(request, "preempt()");
-  if (!MOETAP_OFF("H10 rows of the first run")) found.claims.clear();
-  found.origins.clear();
-  found.computed = 0;
-  found.preempted = true;
+  state_->preempt(state_->running(request, "preempt()"));
+}
+
+// A run that has sampled nothing computed only what another one computes again.
+RowPlan Ledger::preempt_keeping(std::uint64_t request) {
+  State& s = *state_;
+  auto& r = s.running(request, "preempt_keeping()");
+  const bool sampled = r.num_tokens > r.placed;
+  RowPlan plan = s.plan(
+      request, r, r.wants_rows && sampled ? s.available(r, r.start) : TokenRange{r.start, r.start});
+  if (plan.range.size() > 0 && !MOETAP_OFF("H39 rows of the run that sampled")) {
+    r.start = r.kept = plan.range.end;
+  }
+  s.preempt(r);
+  r.keeps = true;
+  return plan;
 }
 
 void Ledger::resume(std::uint64_t request, const Placement& placement) {
@@ -200,7 +185,7 @@ void Ledger::State::check_writable(const Request& request, TokenRange positions,
     if (!book.stands(claim)) {
       reject(index, "was given to another request; preempt() this one first");
     }
-    if (step <= book.last_put(claim.block)) {
+    if (step <= book.last_put(claim.block) && in_flight(request, step) == nullptr) {
       reject(index, "had rows put into it under this or a later step; report steps in order");
     }
     const auto stamps = book.stamps(claim.block).subspan(first, end - first);
@@ -217,6 +202,14 @@ void Ledger::State::check_writable(const Request& request, TokenRange positions,
   });
 }
 
+// Only a step that no put can have the number of may be reported again after later puts.
+void Ledger::State::remember(Request& request, const Request::InFlight& flight) const {
+  const auto same = [&](const Request::InFlight& other) { return other.step == flight.step; };
+  const bool again = std::erase_if(request.in_flight, same) > 0;
+  const bool drafted = flight.drafts < flight.positions.end || !request.in_flight.empty();
+  if (again || (drafted && flight.step > last_put)) request.in_flight.push_back(flight);
+}
+
 void Ledger::schedule(Step step, std::uint64_t request, TokenRange positions,
                       std::span<const BlockId> new_blocks) {
   State& s = *state_;
@@ -228,9 +221,11 @@ void Ledger::schedule(Step step, std::uint64_t request, TokenRange positions,
                     "each put a step number of its own and report new steps before it",
                     request, step, s.last_put));
   }
+  const std::int64_t drafts = s.first_draft(r, positions);
   if (r.wants_rows) {
     s.check_positions(positions, r.claims.size() + new_blocks.size());
     s.check_writable(r, positions, step);
+    if (drafts < positions.end || !r.in_flight.empty()) make_room(r.in_flight, 1);
   }
   if (!new_blocks.empty()) {
     s.book.require_distinct(new_blocks);
@@ -244,9 +239,12 @@ void Ledger::schedule(Step step, std::uint64_t request, TokenRange positions,
   }
   if (r.wants_rows) {
     s.for_each_block(positions, [&](std::size_t index, int first, int end) {
-      s.book.compute(step, r.claims[index].block, first, end);
+      const auto begin = static_cast<std::int64_t>(index) * block_size();
+      const auto draft = std::clamp<std::int64_t>(drafts - begin, first, end);
+      s.book.compute(step, r.claims[index].block, first, static_cast<int>(draft), end);
     });
     r.computed = std::max(r.computed, positions.end);
+    s.remember(r, {step, positions, drafts});
   }
   r.last = std::max(r.last, step);
   s.last = std::max(s.last, step);

@@ -36,7 +36,7 @@ MovePlan Ledger::State::carry(Step step, std::span<const BlockMove> moves) {
     for (int offset = 0; offset < size; ++offset) {
       const RowStamp stamp = book.stamps(from)[offset];
       const bool moves_along = stamp.step() > flushed;
-      stamps.push_back(moves_along ? RowStamp::put(step) : stamp);
+      stamps.push_back(moves_along ? stamp.moved(step) : stamp);
       if (!moves_along) continue;
       plan.from.push_back(from * size + offset);
       plan.windows.push_back({stamp.step(), stamp.step()});

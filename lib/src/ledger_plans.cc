@@ -41,7 +41,7 @@ void Ledger::State::read_block(RowPlan& plan, const BlockClaim& claim, int first
   Step last = 0;
   bool known = !lost;
   for (std::size_t i = 0; i < stamps.size(); ++i) {
-    const Step step = stamps[i].step();
+    const Step step = stamps[i].row_step();
     slots[i] = slot + static_cast<Slot>(i);
     windows[i] = {step, step};
     known &= step > flushed;
@@ -57,7 +57,7 @@ void Ledger::State::read_block(RowPlan& plan, const BlockClaim& claim, int first
 void Ledger::State::judge_block(RowPlan& plan, std::span<const detail::RowStamp> stamps, bool lost,
                                 std::int64_t position) const {
   for (const detail::RowStamp stamp : stamps) {
-    const Step step = stamp.step();
+    const Step step = stamp.row_step();
     if (!lost && step > flushed) {
       if (!stamp.is_put()) plan.last_step = std::max(plan.last_step, step);
     } else {
@@ -84,7 +84,20 @@ RowPlan Ledger::State::plan(std::uint64_t id, const Request& request, TokenRange
     read_block(plan, request.claims[index], first, end,
                static_cast<std::int64_t>(index) * book.block_size() + first);
   });
+  miss(plan, {range.start, std::min(range.end, request.unkept)});
   return plan;
+}
+
+// The first positions of the plan.
+void Ledger::State::miss(RowPlan& plan, TokenRange positions) {
+  if (positions.size() <= 0) return;
+  for (RowPlan::Verdict& verdict : plan.verdicts) {
+    verdict.positions.start = std::max(verdict.positions.start, positions.end);
+  }
+  std::erase_if(plan.verdicts, [](const RowPlan::Verdict& verdict) {
+    return verdict.positions.start >= verdict.positions.end;
+  });
+  plan.verdicts.insert(plan.verdicts.begin(), {positions, RowState::missing});
 }
 
 TokenRange Ledger::State::available(const Request& request, std::int64_t start) const {
@@ -95,13 +108,14 @@ TokenRange Ledger::State::available(const Request& request, std::int64_t start) 
 RowPlan Ledger::finish(std::uint64_t request, std::int64_t num_tokens) {
   State& s = *state_;
   const auto& r = s.find(request);
-  if (num_tokens <= r.start) {
+  if (num_tokens <= r.start && r.kept == 0) {
     throw ArgumentError(fmt::format(
         "request {} finishes with {} tokens, but its rows were asked for from position {}", request,
         num_tokens, r.start));
   }
   if (MOETAP_OFF("H19 one row less than tokens")) ++num_tokens;
-  RowPlan plan = s.plan(request, r, {r.start, r.wants_rows ? num_tokens - 1 : r.start});
+  const std::int64_t end = r.wants_rows ? std::max(num_tokens - 1, r.start) : r.start;
+  RowPlan plan = s.plan(request, r, {r.start, end});
   s.erase(request);
   return plan;
 }
@@ -122,11 +136,12 @@ RowPlan Ledger::rows_since(std::uint64_t request, std::int64_t start) const {
     throw StateError(
         fmt::format("rows_since() of request {}, which was admitted without wants_rows", request));
   }
-  const std::int64_t most = std::max<std::int64_t>(r.num_tokens - 1, 0);
-  if (start < 0 || start > most) {
-    throw RangeError(
-        fmt::format("rows from position {} of request {}, which has {} tokens; allowed are 0 to {}",
-                    start, request, r.num_tokens, most));
+  const std::int64_t most = std::max(r.num_tokens - 1, r.kept);
+  if (start < r.kept || start > most) {
+    throw RangeError(fmt::format(
+        "rows from position {} of request {}, which has {} tokens; allowed are {} to {}{}", start,
+        request, r.num_tokens, r.kept, most,
+        r.kept > 0 ? ", since preempt_keeping() gave those before to its caller" : ""));
   }
   return s.plan(request, r, s.available(r, MOETAP_OFF("H18 only what is new") ? 0 : start));
 }
@@ -149,7 +164,7 @@ std::int64_t Ledger::cached_rows(const Placement& placement) const {
   for (std::int64_t position = 0; position < placement.cached; ++position) {
     const BlockId block = placement.blocks[static_cast<std::size_t>(position / block_size())];
     const auto offset = static_cast<std::size_t>(position % block_size());
-    if (s.book.stamps(block)[offset].step() <= s.flushed) {
+    if (s.book.stamps(block)[offset].row_step() <= s.flushed) {
       return position;
     }
   }

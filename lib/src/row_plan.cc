@@ -1,6 +1,8 @@
 #include <moetap/error.h>
 #include <moetap/row_plan.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -18,6 +20,18 @@ void wait_for_outcome(Reader& reader, Step step, Milliseconds limit) {
 }
 
 }  // namespace
+
+void MovePlan::append(const MovePlan& next) {
+  if (next.step != step) {
+    throw ArgumentError(fmt::format(
+        "rows of a plan with step {} appended to one with step {}; move each plan by itself",
+        next.step, step));
+  }
+  from.insert(from.end(), next.from.begin(), next.from.end());
+  windows.insert(windows.end(), next.windows.begin(), next.windows.end());
+  to.insert(to.end(), next.to.begin(), next.to.end());
+  last_step = std::max(last_step, next.last_step);
+}
 
 Routes read_rows(Reader& reader, const RowPlan& plan) {
   Routes routes(reader.shape(), plan.range, Routes::Unset());

@@ -260,6 +260,58 @@ TEST_P(PutTest, ALedgersRequestsReadTheirRowsThroughHitsAndMoves) {
   EXPECT_EQ(bytes(second), expected({{1, {4, 5, 6, 7}}, {2, {12}}, {4, {13}}}));
 }
 
+// Of the alternatives B and C for position 3, C stands: it was computed in slot 6 and its keys and
+// values moved to slot 5, where B's row lies, of the same step.
+TEST_P(PutTest, H30RowsFollowTheTokensOfATreeThatStand) {
+  Worker worker(GetParam(), endpoint);
+  Ledger ledger(8, 2);
+  Reader reader(make_reader());
+  const std::vector<BlockId> blocks{1, 2, 3};
+  const std::vector<std::int64_t> path{0, 2};
+  ledger.admit({.request = 1, .num_tokens = 2, .placement = {blocks, 0}});
+  ledger.schedule(1, 1, {0, 2});
+  ledger.schedule(2, 1, {2, 5});
+  ledger.schedule(3, 1, {5, 6});
+  worker.publish(1, {2, 3});
+  ledger.accept(1, 1, 3);
+  worker.publish(2, {4, 5, 6});
+  const MovePlan moved = ledger.accept(2, 1, 5, path, 4);
+  ledger.schedule(3, 1, {4, 5});
+  const RowPlan before = ledger.rows_since(1, 0);
+  EXPECT_EQ(read_rows(reader, before, kPatience).state(3), RowState::stale);
+  EXPECT_EQ(move_rows(reader, moved, kPatience), 1u);
+  worker.publish(3, {6});
+  ledger.accept(3, 1, 6);
+  const Routes routes = read_rows(reader, ledger.finish(1, 6), kPatience);
+  routes.require_present();
+  std::vector<std::byte> expected;
+  for (const auto& [step, slot] : {std::pair<Step, Slot>{1, 2}, {1, 3}, {2, 4}, {2, 6}, {3, 6}}) {
+    const auto row = rows_of(endpoint.shape, step, Slots{slot});
+    expected.insert(expected.end(), row.begin(), row.end());
+  }
+  EXPECT_TRUE(std::ranges::equal(routes.bytes(), expected));
+}
+
+TEST_P(PutTest, H30ARowThatWasOverwrittenBeforeItFollowedIsMissing) {
+  Worker worker(GetParam(), endpoint);
+  Ledger ledger(8, 2);
+  Reader reader(make_reader());
+  const std::vector<BlockId> blocks{1, 2, 3};
+  ledger.admit({.request = 1, .num_tokens = 3, .placement = {blocks, 0}});
+  ledger.schedule(1, 1, {0, 5});
+  ledger.schedule(2, 1, {5, 6});
+  worker.publish(1, {2, 3, 4, 5, 6});
+  worker.publish(2, {6});
+  reader.wait_for(2, kPatience);
+  const std::vector<std::int64_t> path{0, 1, 2, 4};
+  const MovePlan moved = ledger.accept(1, 1, 5, path, 3);
+  ledger.schedule(2, 1, {4, 5});
+  EXPECT_EQ(move_rows(reader, moved, kPatience), 0u);
+  const Routes routes = read_rows(reader, ledger.finish(1, 5), kPatience);
+  EXPECT_EQ(routes.count(RowState::present), 3u);
+  EXPECT_EQ(routes.state(3), RowState::missing);
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, PutTest, testing::Values(Way::shm, Way::device),
                          [](const auto& info) {
                            return info.param == Way::shm ? "shm" : "device";

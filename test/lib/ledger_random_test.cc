@@ -1,6 +1,6 @@
 // Thousands of random histories of an engine and its ledger alone, each row of each checked
-// (H8-H11, H16-H19, H29): the simulation's engine with a worker and a buffer that are next to
-// nothing, so that a fault of the ledger is found in a second and is nobody else's.
+// (H8-H11, H16-H19, H29, H30, H39): the simulation's engine with a worker and a buffer that are
+// next to nothing, so that a fault of the ledger is found in a second and is nobody else's.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -77,10 +77,12 @@ TEST(LedgerRandom, NoHistoryMakesAWrongRowClaimToBeRight) {
   }
   // Everything happened, and often: else the above says little.
   for (const Event event :
-       {Event::present, Event::missing, Event::stale, Event::clobbered, Event::prefix_hits,
-        Event::preemptions, Event::aborts, Event::finished, Event::rejected, Event::corrected,
-        Event::moves, Event::rows_moved, Event::copies, Event::fills, Event::flushes,
-        Event::forgotten, Event::taken_early, Event::held_back, Event::failed_steps}) {
+       {Event::present,      Event::missing,     Event::stale,      Event::clobbered,
+        Event::prefix_hits,  Event::preemptions, Event::aborts,     Event::finished,
+        Event::rejected,     Event::corrected,   Event::tree_moves, Event::kept,
+        Event::sampled_late, Event::moves,       Event::rows_moved, Event::copies,
+        Event::fills,        Event::flushes,     Event::forgotten,  Event::taken_early,
+        Event::held_back,    Event::failed_steps}) {
     EXPECT_GT(counts[event], 1000) << kEventNames[static_cast<std::size_t>(event)];
   }
   EXPECT_GT(counts[Event::present],

@@ -23,6 +23,8 @@ class LedgerWorld : public testing::Test {
   static constexpr int kBlock = 4;
   static constexpr Milliseconds kNow{0};
 
+  explicit LedgerWorld(Drafts drafts = Drafts::chain) : ledger(16, kBlock, drafts) {}
+
   static std::uint32_t number(Step step, std::int64_t position) {
     return static_cast<std::uint32_t>(100 * step) + static_cast<std::uint32_t>(position);
   }
@@ -72,7 +74,7 @@ class LedgerWorld : public testing::Test {
     return text;
   }
 
-  Ledger ledger{16, kBlock};
+  Ledger ledger;
   SlotMemory* memory = new SlotMemory(ledger.num_slots());
   Reader reader{std::unique_ptr<SlotReadTransport>(memory)};
 };

@@ -12,6 +12,9 @@ EngineOptions EngineOptions::draw(Dice& dice) {
   options.most_drafts = static_cast<int>(dice.chance(60) ? 1 + dice.draw(2) : 0);
   options.reading = static_cast<Reading>(dice.draw(3));
   options.publish_all = dice.chance(50);
+  options.trees = options.most_drafts > 0 && dice.chance(50);
+  if (options.trees) options.most_drafts += static_cast<int>(dice.draw(2));
+  options.keeps = dice.chance(50);
   return options;
 }
 
@@ -26,7 +29,8 @@ Engine::Engine(EngineOptions options, Parts parts)
       stored_(parts.stored),
       take_(std::move(parts.take)),
       go_on_elsewhere_(std::move(parts.go_on_elsewhere)),
-      ledger_(options.num_blocks, kBlock),
+      ledger_(options.num_blocks, kBlock,
+              options.most_drafts > 0 && !options.trees ? Drafts::chain : Drafts::tree),
       reader_(std::move(parts.reader)),
       pending_(ledger_, reader_),
       blocks_(static_cast<std::size_t>(options.num_blocks)) {}
@@ -166,7 +170,8 @@ bool Engine::place(Request& request, bool resumed, std::int64_t elsewhere) {
 }
 
 void Engine::preempt(Request& request) {
-  ledger_.preempt(request.id);
+  request.keeps = false;
+  options_.keeps ? keep(request) : ledger_.preempt(request.id);
   history_.note("request {} is preempted", request.id);
   ++counts_[Event::preemptions];
   end_in_worker(request.id, RequestEnd::preempted);
@@ -300,6 +305,7 @@ bool Engine::land() {
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   for (const auto& [request, how] : step.ends) worker_.end_request(request, how);
+  moved_as_ = 0;
   for (const Work& work : step.work) output(work, step.step);
   return true;
 }
@@ -337,17 +343,26 @@ void Engine::run_work(Work& work, Step step) {
   require(work.positions.start == run.next, "request {} computes position {} where {} is next",
           work.request, work.positions.start, run.next);
   work.accepted = draw(work.positions.size() - 1);
+  if (options_.trees) {
+    work.path = draw_path(work.positions.size());
+    work.accepted = size(work.path) - 1;
+  }
   run.next += 1 + work.accepted;
 }
 
 void Engine::output(const Work& work, Step step) {
   const bool samples = !work.prefill || work.positions.end == work.run->prefill;
-  if (work.run->over || !samples) return;
+  if (!samples) return;
+  if (work.run->over) return output_late(work, step);
   Request& request = requests_.at(work.request);
   const std::int64_t tokens = std::min(1 + work.accepted, request.most - size(request.tokens));
   for (std::int64_t i = 0; i < tokens; ++i) request.tokens.push_back(static_cast<int>(draw(1)));
   if (!work.prefill) counts_[Event::rejected] += work.positions.size() - 1 - work.accepted;
-  ledger_.accept(step, request.id, size(request.tokens));
+  if (options_.trees && !work.prefill) {
+    accept_tree(request, work, step);
+  } else {
+    ledger_.accept(step, request.id, size(request.tokens));
+  }
   // What steps so far computed of tokens that do not stand is no row of anything.
   for (std::int64_t p = size(request.tokens) - 1; p < std::ssize(request.rows); ++p) {
     RowRef& row = at(request.rows, p);

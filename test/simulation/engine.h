@@ -35,6 +35,8 @@ struct EngineOptions {
   int num_blocks = 16;
   int depth = 1;  // steps in flight
   int most_drafts = 0;
+  bool trees = false;  // they form one
+  bool keeps = false;  // what a preempted run sampled
   Reading reading = Reading::at_once;
   bool publish_all = true;   // also rows that nobody asked for
   bool per_request = false;  // the worker keeps the rows, and hands over a request's at its end
@@ -100,6 +102,9 @@ class Engine {
     std::optional<Routes> before;  // of another engine
     bool goes_on = false;          // elsewhere
     bool known_to_worker = false;  // some of it was scheduled
+    bool keeps = false;            // what was sampled before its last preemption
+    std::int64_t kept = 0;         // rows below were read then
+    std::int64_t unkept = 0;       // rows below that were not are of no run that counts
   };
   struct Work {  // of one request in one step
     std::uint64_t request = 0;
@@ -109,7 +114,8 @@ class Engine {
     RowRefs rows;
     bool prefill = false;
     bool wants_rows = true;
-    std::int64_t accepted = 0;  // drafts, once it ran
+    std::int64_t accepted = 0;       // drafts, once it ran
+    std::vector<std::int64_t> path;  // of a tree: which tokens stand
   };
   struct InFlight {
     Step step = 0;
@@ -149,7 +155,8 @@ class Engine {
   }
   // Up to where the ledger was told of rows.
   static std::int64_t known(const Request& request) { return request.computed - request.elsewhere; }
-  static std::int64_t size(const std::vector<int>& tokens) {
+  template <class T>
+  static std::int64_t size(const std::vector<T>& tokens) {
     return static_cast<std::int64_t>(tokens.size());
   }
   Block& block(BlockId id) { return blocks_.at(static_cast<std::size_t>(id)); }
@@ -176,6 +183,12 @@ class Engine {
   void output(const Work& work, Step step);
   void correct(Request& request);
   void drain();
+
+  // engine_drafts.cc: trees of drafts, and runs whose tokens are kept
+  std::vector<std::int64_t> draw_path(std::int64_t tokens);
+  void accept_tree(Request& request, const Work& work, Step step);
+  void keep(Request& request);
+  void output_late(const Work& work, Step step);
 
   // engine_blocks.cc: blocks, and what happens to them
   std::vector<int> key_of(const Request& request, std::int64_t end) const;
@@ -242,6 +255,7 @@ class Engine {
   std::vector<View> views_;
   Step step_ = 0;
   Step flushed_ = 0;
+  Step moved_as_ = 0;  // by a step that is landing
   std::uint64_t requests_so_far_ = 0, uses_ = 0;
   int weights_ = 0, flushes_ = 0;  // part of the cache's, of the store's keys
 };

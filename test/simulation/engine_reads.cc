@@ -12,7 +12,8 @@ namespace moetap::simulation {
 void Engine::ask(Request& request) {
   const std::int64_t most = size(request.tokens) - 1;
   const bool all = !request.got || chance(30);
-  const std::int64_t start = all ? draw(most) : request.got->range().end;
+  const std::int64_t start =
+      all ? request.kept + draw(most - request.kept) : request.got->range().end;
   const TokenRange range{start, std::max(start, std::min(most, known(request)))};
   const RowPlan plan = ledger_.rows_since(request.id, start);
   require(plan.range == range, "rows since {} of request {} are [{}, {}), not [{}, {})", start,
@@ -32,7 +33,8 @@ Oracle::Expected Engine::expect(const Request& request, TokenRange range) const 
   const auto known = static_cast<std::int64_t>(request.rows.size());
   for (std::int64_t p = range.start; p < range.end; ++p) {
     if (p < room) expected.slots.push_back(slot_of(request.blocks, p));
-    expected.rows.push_back(p < known && p < room ? at(request.rows, p) : nullptr);
+    const bool has_row = p >= request.unkept && p < known && p < room;
+    expected.rows.push_back(has_row ? at(request.rows, p) : nullptr);
   }
   return expected;
 }

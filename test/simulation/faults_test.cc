@@ -53,6 +53,10 @@ constexpr Fault kFaults[] = {
     {"H27 declared columns", 100},
     {"H28 ranges that meet", 100},
     {"H29 rows of old weights", 100},
+    {"H30 rows of drafts", 100},
+    {"H30 tokens that stand elsewhere", 100},
+    {"H39 rows of the run that sampled", 100},
+    {"H39 tokens that an earlier run sampled late", 100},
 };
 
 class Faults : public testing::TestWithParam<Fault> {};

@@ -92,6 +92,7 @@ Simulation::Replica::Replica(Simulation& s, int rank) : simulation_(s) {
   const int layers = s.shape_.num_layers();
   const bool shm = dice.chance(35);
   options.per_request = !shm && dice.chance(30);
+  if (options.per_request) options.trees = options.keeps = false;
   const bool in_stages = !options.per_request && dice.chance(50);
   const auto stages = static_cast<int>(in_stages ? 2 + dice.draw(std::min(1, layers - 2)) : 1);
   oracle_ = std::make_unique<Oracle>(s.router_, options.num_blocks * kBlock, stages,

@@ -39,6 +39,10 @@ struct MovePlan {
   std::vector<StepWindow> windows;  // one a slot of `from`
   std::vector<Slot> to;
   Step last_step = 0;  // as in RowPlan; also of what may still be written to `to`
+
+  // Both as one plan, of accept() for requests that share a number. ArgumentError for another
+  // step's.
+  void append(const MovePlan& next);
 };
 
 // Rows that come from elsewhere into `slots`, and are of `step` from then on. Whoever has no row

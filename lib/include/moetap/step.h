@@ -53,6 +53,7 @@ enum class RankLayout : std::uint8_t {
 };
 
 // A run of the step's tokens that belongs to one request: positions [position, position + count).
+// Not of drafts that form a tree, whose positions nobody knows yet.
 struct RequestSpan {
   std::uint64_t request = 0;
   std::int64_t position = 0;

@@ -1,0 +1,454 @@
+// Drafts that form a tree: those that stand are not the first that were scheduled (H30). Each story
+// at several block sizes.
+#include <moetap/error.h>
+#include <moetap/ledger.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ledger_world.h"
+
+namespace moetap {
+namespace {
+
+using test::Blocks;
+using test::expect_throw;
+using test::number_at;
+using test::SlotMemory;
+using Tokens = std::vector<std::int64_t>;
+
+constexpr std::int64_t kDraftSlots = 96;
+constexpr Milliseconds kAtOnce{0};
+
+// Requests 1 and 2 have half of the blocks each, in descending order. The row of the i-th token of
+// step s is the number 100 s + i.
+class LedgerDrafts : public testing::TestWithParam<int> {
+ protected:
+  LedgerDrafts() { admit(1, 2); }
+
+  Blocks blocks_of(std::uint64_t request) const {
+    const std::int64_t half = kDraftSlots / GetParam() / 2;
+    Blocks blocks;
+    for (BlockId block = half - 1; block >= 0; --block) {
+      blocks.push_back(block + static_cast<BlockId>(request - 1) * half);
+    }
+    return blocks;
+  }
+  Slot slot_of(std::uint64_t request, std::int64_t position) const {
+    const auto index = static_cast<std::size_t>(position / GetParam());
+    return blocks_of(request).at(index) * GetParam() + position % GetParam();
+  }
+  void admit(std::uint64_t request, std::int64_t num_tokens) {
+    ledger.admit(
+        {.request = request, .num_tokens = num_tokens, .placement = {blocks_of(request), 0}});
+  }
+
+  // The worker ran the step of this request, which began at this position.
+  void land(Step step, TokenRange positions, std::uint64_t request = 1) {
+    std::vector<std::pair<Slot, std::uint32_t>> rows;
+    for (std::int64_t p = positions.start; p < positions.end; ++p) {
+      rows.emplace_back(slot_of(request, p), 100 * step + (p - positions.start));
+    }
+    memory->publish(step, rows);
+  }
+  void compute(Step step, TokenRange positions, std::uint64_t request = 1) {
+    ledger.schedule(step, request, positions);
+    land(step, positions, request);
+  }
+
+  // "2.1" is the row of token 1 of step 2.
+  std::string read(const RowPlan& plan) {
+    const Routes routes = read_rows(reader, plan, kAtOnce);
+    std::string text;
+    for (std::int64_t p = plan.range.start; p < plan.range.end; ++p) {
+      if (!text.empty()) text += ' ';
+      const std::uint32_t number = number_at(routes, p);
+      text += routes.state(p) == RowState::present
+                  ? std::to_string(number / 100) + '.' + std::to_string(number % 100)
+                  : std::string(row_state_name(routes.state(p)));
+    }
+    return text;
+  }
+
+  Ledger ledger{kDraftSlots / GetParam(), GetParam()};
+  SlotMemory* memory = new SlotMemory(kDraftSlots);
+  Reader reader{std::unique_ptr<SlotReadTransport>(memory)};
+};
+
+INSTANTIATE_TEST_SUITE_P(BlockSize, LedgerDrafts, testing::Values(1, 2, 3, 16),
+                         testing::PrintToStringParamName());
+
+// A prompt of two tokens, then A and the alternatives B and C for the position after it. A and C
+// stand; B's row lies where C's belongs, of the same step.
+TEST_P(LedgerDrafts, ATokenThatWasNotToldHasNoRow) {
+  compute(1, {0, 2});
+  ledger.accept(1, 1, 3);
+  compute(2, {2, 5});
+  expect_throw<StateError>([&] { ledger.accept(2, 1, 5); },
+                           {"step 2", "5 tokens of request 1", "[3, 4)", "Drafts::chain"});
+  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 missing");
+}
+
+TEST_P(LedgerDrafts, ATokenThatStandsElsewhereIsFollowedByItsRow) {
+  compute(1, {0, 2});
+  ledger.accept(1, 1, 3);
+  compute(2, {2, 5});
+  const MovePlan moved = ledger.accept(2, 1, 5, Tokens{0, 2}, 3);
+  EXPECT_EQ(moved.from, std::vector{slot_of(1, 4)});
+  EXPECT_EQ(moved.to, std::vector{slot_of(1, 3)});
+  EXPECT_EQ(move_rows(reader, moved, kAtOnce), 1u);
+  compute(4, {4, 5});
+  ledger.accept(4, 1, 6);
+  EXPECT_EQ(read(ledger.finish(1, 6)), "1.0 1.1 2.0 2.2 4.0");
+}
+
+TEST_P(LedgerDrafts, ARowThatDidNotFollowIsNotClaimed) {
+  compute(1, {0, 2});
+  compute(2, {2, 5});
+  ledger.accept(2, 1, 5, Tokens{0, 2}, 3);
+  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 stale");
+}
+
+TEST_P(LedgerDrafts, TokensThatStandWhereTheyWereComputedNeedNoMove) {
+  compute(1, {0, 2});
+  compute(2, {2, 6});
+  const MovePlan moved = ledger.accept(2, 1, 5, Tokens{0, 1}, 3);
+  EXPECT_TRUE(moved.from.empty());
+  EXPECT_EQ(move_rows(reader, moved, kAtOnce), 0u);
+  compute(3, {4, 5});  // the number was not used up
+  EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0 1.1 2.0 2.1");
+  ledger.accept(3, 1, 6, Tokens{0}, 4);
+  EXPECT_EQ(read(ledger.finish(1, 6)), "1.0 1.1 2.0 2.1 3.0");
+}
+
+TEST_P(LedgerDrafts, WhereNoDraftStandsNothingNeedsToBeTold) {
+  compute(1, {0, 2});
+  compute(2, {2, 6});
+  ledger.accept(2, 1, 4);
+  compute(3, {3, 7});
+  ledger.accept(3, 1, 5, Tokens{0}, 4);
+  EXPECT_EQ(read(ledger.finish(1, 8)), "1.0 1.1 2.0 3.0 missing missing missing");
+}
+
+// The last tokens of the path come after a stop token, and stand no more.
+TEST_P(LedgerDrafts, APathMayBeLongerThanWhatStandsOfIt) {
+  compute(1, {0, 2});
+  compute(2, {2, 9});
+  move_rows(reader, ledger.accept(2, 1, 5, Tokens{0, 3, 4, 6}, 3), kAtOnce);
+  EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.0 2.3 missing missing");
+}
+
+TEST_P(LedgerDrafts, AnyOrderOfTheScheduledTokensIsAPath) {
+  compute(1, {0, 2});
+  compute(2, {2, 6});
+  EXPECT_EQ(move_rows(reader, ledger.accept(2, 1, 7, Tokens{2, 3, 1, 0}, 3), kAtOnce), 4u);
+  EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.2 2.3 2.1 2.0");
+}
+
+TEST_P(LedgerDrafts, StepsInFlightBeginWhereTheTreeReallyEnds) {
+  ledger.schedule(1, 1, {0, 2});
+  ledger.schedule(2, 1, {2, 7});
+  ledger.schedule(3, 1, {7, 12});
+  ledger.schedule(4, 1, {12, 13});
+  land(1, {0, 2});
+  ledger.accept(1, 1, 3);
+  land(2, {2, 7});
+  const MovePlan first = ledger.accept(2, 1, 6, Tokens{0, 2, 4}, 5);
+  ledger.schedule(3, 1, {5, 10});
+  ledger.schedule(4, 1, {10, 11});
+  EXPECT_EQ(move_rows(reader, first, kAtOnce), 2u);
+  EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0 1.1 2.0 2.2 2.4");
+  land(3, {5, 10});
+  const MovePlan second = ledger.accept(3, 1, 8, Tokens{0, 3}, 6);
+  ledger.schedule(4, 1, {7, 8});
+  EXPECT_EQ(move_rows(reader, second, kAtOnce), 1u);
+  land(4, {7, 8});
+  ledger.accept(4, 1, 9);
+  compute(7, {8, 11});
+  EXPECT_EQ(move_rows(reader, ledger.accept(7, 1, 11, Tokens{0, 2}, 8), kAtOnce), 1u);
+  EXPECT_EQ(read(ledger.finish(1, 11)), "1.0 1.1 2.0 2.2 2.4 3.0 3.3 4.0 7.0 7.2");
+}
+
+// The reader was too far ahead: the next step of the request lies where the row was.
+TEST_P(LedgerDrafts, ARowThatALaterStepOverwroteFirstIsMissing) {
+  compute(1, {0, 2});
+  ledger.schedule(2, 1, {2, 5});
+  ledger.schedule(3, 1, {5, 6});
+  land(2, {2, 5});
+  land(3, {4, 5});
+  const MovePlan moved = ledger.accept(2, 1, 5, Tokens{0, 2}, 4);
+  ledger.schedule(3, 1, {4, 5});
+  EXPECT_EQ(move_rows(reader, moved, kAtOnce), 0u);
+  ledger.accept(3, 1, 6);
+  EXPECT_EQ(read(ledger.finish(1, 6)), "1.0 1.1 2.0 missing 3.0");
+}
+
+// It was not told of the move before the slot was computed anew.
+TEST_P(LedgerDrafts, ARowIsGoneFromWhereALaterStepWasReported) {
+  compute(1, {0, 2});
+  ledger.schedule(2, 1, {2, 5});
+  ledger.schedule(3, 1, {5, 6});
+  land(2, {2, 5});
+  ledger.schedule(3, 1, {4, 5});
+  EXPECT_TRUE(ledger.accept(2, 1, 5, Tokens{0, 2}, 4).from.empty());
+  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 missing");
+}
+
+TEST_P(LedgerDrafts, AMoveWaitsForItsStepAndForNoLaterOne) {
+  compute(1, {0, 2});
+  ledger.schedule(2, 1, {2, 5});
+  ledger.schedule(3, 1, {5, 8});
+  const MovePlan moved = ledger.accept(2, 1, 5, Tokens{0, 2}, 4);
+  expect_throw<TimeoutError>([&] { move_rows(reader, moved, kAtOnce); }, {"step 2"});
+  land(2, {2, 5});
+  EXPECT_EQ(move_rows(reader, moved, kAtOnce), 1u);
+}
+
+// Tokens of which nobody has said that they stand are not in the cache, whoever says so.
+TEST_P(LedgerDrafts, AHitOnDraftsHasTheirRowsOnceTheyStand) {
+  compute(1, {0, 2});
+  compute(2, {2, 48});
+  Blocks hit = blocks_of(1);
+  hit.resize(static_cast<std::size_t>(48 / GetParam()));
+  EXPECT_EQ(ledger.cached_rows({hit, 48}), 3);
+  ledger.admit({.request = 2, .num_tokens = 49, .placement = {hit, 48}});
+  EXPECT_EQ(read(ledger.rows_since(2, 0)).substr(0, 28), "1.0 1.1 2.0 missing missing ");
+  EXPECT_EQ(read(ledger.block_rows(hit.back())).find("2."), std::string::npos);
+  move_rows(reader, ledger.accept(2, 1, 6, Tokens{0, 1, 45}, 3), kAtOnce);
+  EXPECT_EQ(read(ledger.rows_since(2, 0)).substr(0, 28), "1.0 1.1 2.0 2.1 2.45 missing");
+}
+
+TEST_P(LedgerDrafts, RequestsOfOneRoundMayShareANumber) {
+  admit(2, 2);
+  ledger.schedule(1, 1, {0, 2});
+  ledger.schedule(1, 2, {0, 2});
+  land(1, {0, 2});
+  land(1, {0, 2}, 2);
+  ledger.schedule(2, 1, {2, 5});
+  ledger.schedule(2, 2, {2, 6});
+  ledger.schedule(3, 1, {5, 6});
+  land(2, {2, 5});
+  land(2, {2, 6}, 2);
+  MovePlan moved = ledger.accept(2, 1, 5, Tokens{0, 2}, 4);
+  ledger.schedule(3, 1, {4, 5});
+  moved.append(ledger.accept(2, 2, 6, Tokens{0, 3, 1}, 4));
+  EXPECT_EQ(moved.last_step, 2u);
+  EXPECT_EQ(move_rows(reader, moved, kAtOnce), 3u);
+  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 2.2");
+  EXPECT_EQ(read(ledger.finish(2, 6)), "1.0 1.1 2.0 2.3 2.1");
+  MovePlan other;
+  other.step = 5;
+  expect_throw<ArgumentError>([&] { moved.append(other); }, {"step 5", "step 4"});
+}
+
+TEST_P(LedgerDrafts, RowsOfOldWeightsStayStale) {  // H29
+  compute(1, {0, 2});
+  compute(2, {2, 5});
+  ledger.flush();
+  EXPECT_TRUE(ledger.accept(2, 1, 5, Tokens{0, 2}, 3).from.empty());
+  EXPECT_EQ(read(ledger.finish(1, 5)), "stale stale stale stale");
+}
+
+TEST_P(LedgerDrafts, DraftsMoveWithTheirBlocks) {  // H8
+  compute(1, {0, 2});
+  compute(2, {2, 5});
+  std::vector<BlockMove> moves;
+  for (std::int64_t i = 0; i * GetParam() < 5; ++i) {
+    moves.push_back(
+        {blocks_of(1)[static_cast<std::size_t>(i)], blocks_of(2)[static_cast<std::size_t>(i)]});
+  }
+  EXPECT_EQ(move_rows(reader, ledger.move(3, moves), kAtOnce), 5u);
+  EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0");
+  const MovePlan moved = ledger.accept(2, 1, 5, Tokens{0, 2}, 4);
+  EXPECT_EQ(moved.to, std::vector{slot_of(2, 3)});
+  EXPECT_EQ(move_rows(reader, moved, kAtOnce), 1u);
+  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 2.2");
+}
+
+TEST_P(LedgerDrafts, APreemptedRunsStepsTellOfTokensOnly) {  // H10
+  ledger.schedule(1, 1, {0, 2});
+  ledger.schedule(2, 1, {2, 5});
+  ledger.preempt(1);
+  land(1, {0, 2});
+  land(2, {2, 5});
+  ledger.accept(1, 1, 3);
+  EXPECT_TRUE(ledger.accept(2, 1, 5, Tokens{0, 2}, 3).from.empty());
+  ledger.resume(1, {blocks_of(1), 0});
+  compute(3, {0, 5});
+  ledger.accept(3, 1, 6);
+  EXPECT_EQ(read(ledger.finish(1, 6)), "3.0 3.1 3.2 3.3 3.4");
+}
+
+TEST_P(LedgerDrafts, NothingIsMovedForWhoDidNotAsk) {
+  ledger.admit(
+      {.request = 2, .num_tokens = 2, .placement = {blocks_of(2), 0}, .wants_rows = false});
+  ledger.schedule(1, 2, {0, 2});
+  ledger.schedule(2, 2, {2, 5});
+  EXPECT_TRUE(ledger.accept(2, 2, 5, Tokens{0, 2}, 3).from.empty());
+  ledger.schedule(3, 2, {4, 8});
+  ledger.accept(3, 2, 7);
+}
+
+// What was put over a draft is not what the step computed there.
+TEST_P(LedgerDrafts, ARowThatWasPutOverADraftIsNotTheDrafts) {
+  compute(1, {0, 2});
+  compute(2, {2, 5});
+  ledger.fill(3, 1, {4, 5});
+  EXPECT_TRUE(ledger.accept(2, 1, 5, Tokens{0, 2}, 4).from.empty());
+  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 missing");
+}
+
+// Else its rows and those that were put could not be told apart.
+TEST_P(LedgerDrafts, AStepIsNotInFlightUnderTheNumberOfAPut) {  // H11
+  compute(1, {0, 2});
+  compute(2, {2, 5});
+  std::vector<BlockMove> moves;
+  for (std::int64_t i = 0; i * GetParam() < 5; ++i) {
+    const auto index = static_cast<std::size_t>(i);
+    moves.push_back({blocks_of(1)[index], blocks_of(2)[index]});
+  }
+  move_rows(reader, ledger.move(3, moves), kAtOnce);
+  ledger.schedule(4, 1, {5, 8});
+  ledger.schedule(3, 1, {20, 23});  // a number that it never had, of no row there
+  expect_throw<StateError>([&] { ledger.schedule(3, 1, {1, 2}); }, {"had rows put into it"});
+  EXPECT_EQ(read(ledger.finish(1, 3)), "1.0 1.1");
+}
+
+// Whatever is refused changes nothing: the right call still does what it should.
+TEST_P(LedgerDrafts, RefusesWhatCannotBe) {
+  compute(1, {0, 2});
+  compute(2, {2, 5});
+  const auto accept = [&](std::int64_t num_tokens, const Tokens& accepted, Step moved_as) {
+    return [=, this] { ledger.accept(2, 1, num_tokens, accepted, moved_as); };
+  };
+  expect_throw<RangeError>(accept(5, {0, 3}, 3), {"token 3", "0 to 2", "step 2", "request 1"});
+  expect_throw<RangeError>(accept(5, {-1, 2}, 3), {"token -1"});
+  expect_throw<ArgumentError>(accept(5, {2, 2}, 3), {"token 2", "twice"});
+  expect_throw<ArgumentError>(accept(5, {0}, 3), {"2 tokens stand from position 2", "names 1"});
+  expect_throw<ArgumentError>(accept(-1, {0, 2}, 3), {"-1 tokens"});
+  expect_throw<StateError>(accept(5, {0, 2}, 2), {"step 2", "already"});
+  expect_throw<ArgumentError>(accept(5, {0, 2}, 0), {"step 0"});
+  expect_throw<StateError>(
+      [&] {
+        ledger.accept(1, 1, 5, Tokens{0, 2}, 3);
+      },
+      {"step 1", "request 1", "token 2"});
+  expect_throw<StateError>([&] { ledger.accept(2, 9, 5, Tokens{0, 2}, 3); }, {"request 9"});
+  EXPECT_EQ(move_rows(reader, ledger.accept(2, 1, 5, Tokens{0, 2}, 3), kAtOnce), 1u);
+  expect_throw<StateError>([&] { ledger.schedule(3, 1, {4, 5}); }, {"step 3"});
+  expect_throw<StateError>([&] { ledger.accept(2, 1, 5, Tokens{0, 2}, 4); }, {"once"});
+  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 2.2");
+}
+
+TEST_P(LedgerDrafts, AChainNeedsNoTellingAndIsNoTree) {
+  Ledger chain(kDraftSlots / GetParam(), GetParam(), Drafts::chain);
+  chain.admit({.request = 1, .num_tokens = 2, .placement = {blocks_of(1), 0}});
+  chain.schedule(1, 1, {0, 2});
+  chain.schedule(2, 1, {2, 5});
+  land(1, {0, 2});
+  land(2, {2, 5});
+  expect_throw<StateError>(
+      [&] {
+        chain.accept(2, 1, 5, Tokens{0, 2}, 3);
+      },
+      {"token 2", "Drafts::chain"});
+  chain.accept(2, 1, 5, Tokens{0, 1}, 3);
+  EXPECT_EQ(read(chain.rows_since(1, 0)), "1.0 1.1 2.0 2.1");
+  chain.accept(2, 1, 5);
+  EXPECT_EQ(read(chain.finish(1, 5)), "1.0 1.1 2.0 2.1");
+}
+
+// Blocks of one token, which change places instead of what is in them.
+class LedgerDraftBlocks : public testing::Test {
+ protected:
+  LedgerDraftBlocks() {
+    ledger.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
+    ledger.schedule(1, 1, {0, 2});
+    land(1, {0, 1});
+    ledger.accept(1, 1, 3);
+    ledger.schedule(2, 1, {2, 5}, Blocks{5, 6, 7});
+  }
+
+  void land(Step step, const Blocks& blocks) {
+    std::vector<std::pair<Slot, std::uint32_t>> rows;
+    for (const BlockId block : blocks) rows.emplace_back(block, 100 * step + block);
+    memory->publish(step, rows);
+  }
+  // "2.7" is the row that step 2 wrote to block 7.
+  std::string read(const RowPlan& plan) {
+    const Routes routes = read_rows(reader, plan, kAtOnce);
+    std::string text;
+    for (std::int64_t p = plan.range.start; p < plan.range.end; ++p) {
+      const std::uint32_t number = number_at(routes, p);
+      text += routes.state(p) == RowState::present
+                  ? fmt::format("{}.{} ", number / 100, number % 100)
+                  : fmt::format("{} ", row_state_name(routes.state(p)));
+    }
+    return text;
+  }
+
+  Ledger ledger{16, 1};
+  SlotMemory* memory = new SlotMemory(16);
+  Reader reader{std::unique_ptr<SlotReadTransport>(memory)};
+};
+
+TEST_F(LedgerDraftBlocks, PositionsHaveTheBlocksOfTheTokensThatStand) {
+  land(2, {5, 6, 7});
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+  EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0 1.1 2.5 2.7 ");
+  ledger.schedule(3, 1, {4, 5}, Blocks{6});
+  land(3, {6});
+  ledger.accept_blocks(3, 1, 6, Tokens{0});
+  EXPECT_EQ(read(ledger.finish(1, 6)), "1.0 1.1 2.5 2.7 3.6 ");
+}
+
+TEST_F(LedgerDraftBlocks, StepsInFlightMoveUp) {
+  ledger.schedule(3, 1, {5, 8}, Blocks{8, 9, 10});
+  land(2, {5, 6, 7});
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+  ledger.admit({.request = 2, .num_tokens = 1, .placement = {Blocks{6}, 0}});  // was given up
+  ledger.schedule(4, 2, {0, 1});
+  ledger.schedule(4, 1, {7, 8}, Blocks{11});
+  land(3, {8, 9, 10});
+  ledger.accept_blocks(3, 1, 7, Tokens{0, 2});
+  land(4, {6, 11});
+  ledger.accept(4, 1, 8);
+  EXPECT_EQ(read(ledger.finish(1, 8)), "1.0 1.1 2.5 2.7 3.8 3.10 4.11 ");
+  EXPECT_EQ(read(ledger.finish(2, 2)), "4.6 ");
+}
+
+TEST_F(LedgerDraftBlocks, NothingIsLeftInABlockThatWasGivenUp) {  // H9
+  land(2, {5, 6, 7});
+  ledger.accept_blocks(2, 1, 4, Tokens{0, 2});  // token 2 comes after a stop
+  const Blocks hit{0, 1, 5, 6, 7};
+  ledger.admit({.request = 2, .num_tokens = 6, .placement = {hit, 5}});
+  EXPECT_EQ(read(ledger.rows_since(2, 0)), "1.0 1.1 2.5 missing missing ");
+  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.5 missing ");
+}
+
+TEST_F(LedgerDraftBlocks, NorInTheFirstTokensIfItDoesNotStand) {  // H9
+  land(2, {5, 6, 7});
+  ledger.accept_blocks(2, 1, 4, Tokens{1});
+  EXPECT_EQ(ledger.cached_rows({Blocks{0, 1, 5}, 3}), 2);
+  EXPECT_EQ(read(ledger.finish(1, 4)), "1.0 1.1 2.6 ");
+}
+
+TEST_F(LedgerDraftBlocks, RefusesWhatCannotBe) {
+  land(2, {5, 6, 7});
+  expect_throw<RangeError>([&] { ledger.accept_blocks(2, 1, 5, Tokens{0, 3}); }, {"token 3"});
+  expect_throw<ArgumentError>([&] { ledger.accept_blocks(2, 1, 5, Tokens{0}); }, {"names 1"});
+  expect_throw<StateError>([&] { ledger.accept_blocks(1, 1, 5, Tokens{1}); }, {"step 1"});
+  Ledger larger(8, 2);
+  larger.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
+  expect_throw<ArgumentError>([&] { larger.accept_blocks(2, 1, 3, Tokens{0}); },
+                              {"blocks of 2", "accept()"});
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.5 2.7 ");
+}
+
+}  // namespace
+}  // namespace moetap

@@ -1,0 +1,96 @@
+// What a simulated engine makes of drafts that form a tree, and of what a preempted run sampled.
+#include <moetap/error.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine.h"
+
+namespace moetap::simulation {
+
+// A way down any tree, whose nodes come after their parents.
+std::vector<std::int64_t> Engine::draw_path(std::int64_t tokens) {
+  std::vector<std::int64_t> path{0};
+  while (path.back() < tokens - 1 && chance(70)) {
+    path.push_back(path.back() + 1 + draw(tokens - 2 - path.back()));
+  }
+  return path;
+}
+
+// The tokens that stand are told, and their keys and values move to where they stand.
+void Engine::accept_tree(Request& request, const Work& work, Step step) {
+  const std::int64_t start = work.positions.start;
+  const std::int64_t count = std::min(size(request.tokens) - 1, work.positions.end) - start;
+  if (request.wants_rows && count > 1 && chance(20)) {
+    require_refusal<StateError>("H30: drafts that stand, which nobody told",
+                                [&] { ledger_.accept(step, request.id, size(request.tokens)); });
+    ++counts_[Event::refused_calls];
+  }
+  if (moved_as_ == 0 || chance(30)) moved_as_ = ++step_;
+  MovePlan plan = ledger_.accept(step, request.id, size(request.tokens), work.path, moved_as_);
+  Put put;
+  std::vector<Slot> from;
+  const RowRefs computed = request.rows;
+  for (std::int64_t i = 0; request.wants_rows && i < count; ++i) {
+    const std::int64_t computed_at = start + work.path.at(static_cast<std::size_t>(i));
+    RowRef row = at(computed, computed_at);
+    if (computed_at != start + i && row && row->step > flushed_) {
+      put.before.push_back(row);
+      row = oracle_.move(row, plan.step);
+      put.after.push_back(row);
+      from.push_back(slot_of(request.blocks, computed_at));
+    }
+    at(request.rows, start + i) = at(oracle_.belongs, slot_of(request.blocks, start + i)) = row;
+  }
+  require(plan.from == from, "{} rows of request {} would be moved, not {}", plan.from.size(),
+          request.id, from.size());
+  if (from.empty()) return;
+  counts_[Event::tree_moves] += static_cast<std::int64_t>(from.size());
+  put.move = std::move(plan);
+  if (!puts_.empty() && puts_.back().move.step == put.move.step) {
+    Put& last = puts_.back();
+    last.move.append(put.move);
+    last.before.insert(last.before.end(), put.before.begin(), put.before.end());
+    last.after.insert(last.after.end(), put.after.begin(), put.after.end());
+  } else {
+    puts_.push_back(std::move(put));
+  }
+}
+
+// Its client keeps what it sampled, and so the rows that it came of.
+void Engine::keep(Request& request) {
+  const bool sampled = request.wants_rows && size(request.tokens) > request.run->prefill;
+  const std::int64_t end = std::min(size(request.tokens) - 1, known(request));
+  const TokenRange range{request.start, sampled ? std::max(request.start, end) : request.start};
+  const Oracle::Expected expected = expect(request, range);
+  const RowPlan plan = ledger_.preempt_keeping(request.id);
+  require(plan.range == range, "request {} keeps the rows [{}, {}), not [{}, {})", request.id,
+          plan.range.start, plan.range.end, range.start, range.end);
+  request.keeps = true;
+  if (range.size() == 0) return;
+  Routes kept = read_now(plan, expected);
+  ++counts_[Event::kept];
+  if (request.got && request.got->range().end >= range.start) {
+    request.got->append(kept.split(request.got->range().end).second);
+  } else {
+    request.got.reset();
+  }
+  request.before ? request.before->append(kept) : void(request.before = std::move(kept));
+  request.start = request.kept = range.end;
+}
+
+// A step of a run that was preempted has sampled one more token.
+void Engine::output_late(const Work& work, Step step) {
+  const auto found = requests_.find(work.request);
+  if (found == requests_.end() || found->second.run || options_.per_request) return;
+  Request& request = found->second;
+  const std::int64_t next = work.prefill ? work.positions.end : work.positions.start + 1;
+  if (next != size(request.tokens) || chance(30)) return;
+  request.tokens.push_back(static_cast<int>(draw(1)));
+  ledger_.accept(step, request.id, size(request.tokens));
+  ++counts_[Event::sampled_late];
+  if (request.keeps && request.wants_rows) request.unkept = size(request.tokens) - 1;
+  if (size(request.tokens) == request.most) finish(request);
+}
+
+}  // namespace moetap::simulation
