@@ -17,12 +17,13 @@ namespace {
 
 class DeviceTransport final : public CaptureTransport {
  public:
-  DeviceTransport(Device& device, const Endpoint& endpoint, int staging_depth)
+  DeviceTransport(Device& device, const Endpoint& endpoint, const DeviceTransportOptions& options)
       : limit_(endpoint.limit),
+        on_full_(options.on_full),
         depth_(static_cast<std::uint64_t>(endpoint.ring_depth)),
         ring_(endpoint),
         pinned_(device.pin(ring_.memory())),
-        pipeline_(device, endpoint, staging_depth, endpoint.ring_depth,
+        pipeline_(device, endpoint, options.staging_depth, endpoint.ring_depth,
                   [this](const StepPipeline::Arrival& arrival) { hand_over(arrival); }) {}
 
   const ModelShape& shape() const override { return pipeline_.shape(); }
@@ -49,6 +50,12 @@ class DeviceTransport final : public CaptureTransport {
     // So that acquire() waits for the scheduler only: its error would blame it for a device that is
     // behind, and a device that runs its work inside calls would never get on.
     const auto room = [this] { return pipeline_.in_flight() < depth_; };
+    if (on_full_ == OnFull::drop) {
+      const bool has_record = record_ != nullptr || ring_.has_room();
+      if (!pipeline_.wait_until(room, Milliseconds(0)) || !has_record) {
+        return ring_.drop({pipeline_.open_step(), pipeline_.open_step(), 1});
+      }
+    }
     if (!pipeline_.wait_until(room, limit_)) throw_behind(limit_);
     // A record that a call took from the ring before it failed is the next to be handed over.
     if (record_ == nullptr) record_ = ring_.acquire().data();
@@ -63,6 +70,7 @@ class DeviceTransport final : public CaptureTransport {
     pipeline_.throw_failure();
   }
 
+  DroppedSteps dropped() const override { return ring_.dropped(); }
   void end_request(std::uint64_t, RequestEnd) override {}
 
  private:
@@ -81,6 +89,7 @@ class DeviceTransport final : public CaptureTransport {
   }
 
   Milliseconds limit_;
+  OnFull on_full_;
   std::uint64_t depth_;
   ChannelProducer ring_;
   Buffer pinned_;                // the ring's memory
@@ -100,9 +109,9 @@ std::unique_ptr<CaptureTransport> make_device_transport(Device& device, const En
           "hand over, use HostCache::scheduler",
           endpoint.stage, endpoint.part));
     }
-    return make_request_transport(device, endpoint, options.staging_depth);
+    return make_request_transport(device, endpoint, options);
   }
-  return std::make_unique<DeviceTransport>(device, endpoint, options.staging_depth);
+  return std::make_unique<DeviceTransport>(device, endpoint, options);
 }
 
 }  // namespace moetap

@@ -44,6 +44,19 @@ RequestKeeper::RequestKeeper(const Endpoint& endpoint, int max_steps, Keeping ke
   }
 }
 
+// A step has few tokens of each request, which follow those of the step before.
+void RequestKeeper::add(const RequestSpan& span, std::vector<RequestSpan>& to) {
+  for (RequestSpan& other : to) {
+    const std::int64_t start = std::min(other.position, span.position);
+    const std::int64_t end =
+        std::max(other.position + other.count, span.position + span.count);
+    if (other.request != span.request || end - start > other.count + span.count) continue;
+    other = {span.request, start, end - start};
+    return;
+  }
+  to.push_back(span);
+}
+
 RequestKeeper::~RequestKeeper() {
   {
     const std::lock_guard lock(mutex_);
@@ -58,6 +71,20 @@ void RequestKeeper::expect(std::uint64_t number, Step step, std::span<const Requ
   ExpectedStep& next = expected(number);
   next.step = step;
   next.requests.assign(requests.begin(), requests.end());
+}
+
+void RequestKeeper::drop(std::uint64_t after, Step step, std::span<const RequestSpan> requests) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (drops_.empty() || drops_.back().after != after) drops_.push_back({after, {step}, {}});
+    Drop& drop = drops_.back();
+    drop.steps.last = step;
+    ++drop.steps.total;
+    for (const RequestSpan& span : requests) add(span, drop.lost);
+    // Requests that ended while the step was open need not wait for a step in its place.
+    for (End& end : ends_) end.after = std::min(end.after, after);
+  }
+  wake_.notify_one();
 }
 
 void RequestKeeper::end(std::uint64_t request, RequestEnd how, std::uint64_t after) {
@@ -87,7 +114,7 @@ std::uint64_t RequestKeeper::num_kept() const {
 
 bool RequestKeeper::caught_up(Step step) const {
   const std::lock_guard lock(mutex_);
-  return last_kept_ >= step && !end_is_next();
+  return last_kept_ >= step && !drop_is_next() && !end_is_next();
 }
 
 std::string RequestKeeper::stalled() const {
@@ -109,7 +136,8 @@ void RequestKeeper::run() noexcept {
   std::unique_lock lock(mutex_);
   try {
     for (;;) {
-      wake_.wait(lock, [this] { return stop_ || end_is_next() || step_is_next(); });
+      wake_.wait(
+          lock, [this] { return stop_ || drop_is_next() || end_is_next() || step_is_next(); });
       if (stop_) return;
       do_next(lock);
     }
@@ -134,6 +162,15 @@ void RequestKeeper::work() {
 // What is worked on stays in its queue until it is done, and only the caller of this takes from
 // there, so it may be used without the lock. False if there is nothing.
 bool RequestKeeper::do_next(std::unique_lock<std::mutex>& lock) {
+  if (drop_is_next()) {
+    const Drop drop = std::move(drops_.front());
+    drops_.pop_front();
+    lock.unlock();
+    lose(drop);
+    lock.lock();
+    last_kept_ = drop.steps.last;
+    return true;
+  }
   if (end_is_next()) {
     const End end = ends_.front();
     lock.unlock();
@@ -170,6 +207,15 @@ void RequestKeeper::keep(const ExpectedStep& step) {
   MOETAP_POINT("hand-over kept");
   acquire();
   ring_.commit(step_descriptor(Descriptor::Kind::step_done, step.step, 0, step.fault));
+}
+
+// Never waits, and takes no longer than their number.
+void RequestKeeper::lose(const Drop& drop) {
+  const bool keeps = MOETAP_OFF("H36 rows that were kept from before a dropped step");
+  for (const RequestSpan& span : drop.lost) {
+    if (!keeps) cache_.lose(span.request, span.position, span.count);
+  }
+  ring_.drop(drop.steps);
 }
 
 void RequestKeeper::carry_out(const End& end) {

@@ -35,6 +35,9 @@ class RequestKeeper {
   // The worker's side. Says whose rows the record to arrive as the number-th (0, 1, 2 …) holds,
   // before it arrives; may be repeated.
   void expect(std::uint64_t number, Step step, std::span<const RequestSpan> requests);
+  // The worker dropped the step, after as many others: whatever was kept at its positions is
+  // missing.
+  void drop(std::uint64_t after, Step step, std::span<const RequestSpan> requests);
   // `after` as many steps, not below what earlier calls named.
   void end(std::uint64_t request, RequestEnd how, std::uint64_t after);
 
@@ -63,6 +66,12 @@ class RequestKeeper {
     std::int64_t num_tokens = 0;
     std::optional<std::string> fault;
   };
+  // Steps that were dropped one after the other.
+  struct Drop {
+    std::uint64_t after;  // this many steps
+    DropRun steps;
+    std::vector<RequestSpan> lost;  // of all of them; what is next to each other is one
+  };
   struct End {
     std::uint64_t request;
     RequestEnd how;
@@ -72,10 +81,13 @@ class RequestKeeper {
   void run() noexcept;
   bool do_next(std::unique_lock<std::mutex>& lock);
   bool end_is_next() const { return !ends_.empty() && ends_.front().after <= num_kept_; }
+  bool drop_is_next() const { return !drops_.empty() && drops_.front().after <= num_kept_; }
   bool step_is_next() const { return num_arrived_ > num_kept_; }
   ExpectedStep& expected(std::uint64_t number) { return steps_[number % steps_.size()]; }
 
   void keep(const ExpectedStep& step);
+  static void add(const RequestSpan& span, std::vector<RequestSpan>& to);
+  void lose(const Drop& drop);
   void carry_out(const End& end);
   void hand_over(std::uint64_t request);
   std::span<std::byte> acquire();
@@ -94,6 +106,7 @@ class RequestKeeper {
   std::uint64_t num_arrived_ = 0;
   std::uint64_t num_kept_ = 0;
   Step last_kept_ = 0;
+  std::deque<Drop> drops_;  // before the ends that come after as many steps
   std::deque<End> ends_;
   std::string stalled_;
   std::exception_ptr broken_;

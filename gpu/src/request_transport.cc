@@ -16,10 +16,12 @@ namespace {
 
 class RequestTransport final : public CaptureTransport {
  public:
-  RequestTransport(Device& device, const Endpoint& endpoint, int staging_depth, Keeping keeping)
+  RequestTransport(Device& device, const Endpoint& endpoint, const DeviceTransportOptions& options,
+                   Keeping keeping)
       : limit_(endpoint.limit),
+        on_full_(options.on_full),
         keeper_(endpoint, endpoint.ring_depth, keeping),
-        pipeline_(device, endpoint, staging_depth, endpoint.ring_depth,
+        pipeline_(device, endpoint, options.staging_depth, endpoint.ring_depth,
                   [this](const StepPipeline::Arrival& arrival) {
                     keeper_.arrived(arrival.record, arrival.num_tokens, arrival.fault);
                   }) {
@@ -60,6 +62,13 @@ class RequestTransport final : public CaptureTransport {
   void publish(const Slot* slot_mapping, Stream& stream) override {
     throw_earlier();
     const auto free = [this] { return num_published_ - keeper_.num_kept() < records_.size(); };
+    if (on_full_ == OnFull::drop && !may_publish(free)) {
+      keeper_.drop(num_published_, pipeline_.open_step(), requests_);
+      ++dropped_.count;
+      dropped_.last = pipeline_.open_step();
+      open_ = false;
+      return keeper_.work();
+    }
     wait(free, limit_, "for a free record of host memory");
     keeper_.expect(num_published_, pipeline_.open_step(), requests_);
     pipeline_.publish(slot_mapping, records_[num_published_ % records_.size()].data(), stream);
@@ -80,7 +89,19 @@ class RequestTransport final : public CaptureTransport {
     keeper_.work();
   }
 
+  DroppedSteps dropped() const override { return dropped_; }
+
  private:
+  template <class Free>
+  bool may_publish(Free&& free) {
+    return pipeline_.wait_until(
+        [&] {
+          keeper_.work();
+          return free();
+        },
+        Milliseconds(0));
+  }
+
   void throw_earlier() {
     keeper_.throw_broken();
     pipeline_.throw_failure();
@@ -103,6 +124,8 @@ class RequestTransport final : public CaptureTransport {
   }
 
   Milliseconds limit_;
+  OnFull on_full_;
+  DroppedSteps dropped_;
   std::vector<Buffer> records_;        // pinned; used in turn
   std::vector<RequestSpan> requests_;  // whose the open step's wanted tokens are
   std::uint64_t num_published_ = 0;
@@ -114,8 +137,9 @@ class RequestTransport final : public CaptureTransport {
 }  // namespace
 
 std::unique_ptr<CaptureTransport> make_request_transport(Device& device, const Endpoint& endpoint,
-                                                         int staging_depth, Keeping keeping) {
-  return std::make_unique<RequestTransport>(device, endpoint, staging_depth, keeping);
+                                                         const DeviceTransportOptions& options,
+                                                         Keeping keeping) {
+  return std::make_unique<RequestTransport>(device, endpoint, options, keeping);
 }
 
 }  // namespace moetap

@@ -4,6 +4,7 @@
 #include <moetap/device.h>
 #include <moetap/endpoint.h>
 #include <moetap/transport.h>
+#include <moetap/transports.h>
 
 #include <memory>
 
@@ -12,7 +13,7 @@
 namespace moetap {
 
 std::unique_ptr<CaptureTransport> make_request_transport(Device& device, const Endpoint& endpoint,
-                                                         int staging_depth,
+                                                         const DeviceTransportOptions& options,
                                                          Keeping keeping = Keeping::in_a_thread);
 
 }  // namespace moetap

@@ -24,6 +24,14 @@ using Clock = std::chrono::steady_clock;
 // How soon a wait notices that the producer died.
 constexpr std::chrono::milliseconds kLivenessPoll{20};
 
+// What no worker of ours says of steps that it dropped, or null.
+const char* fault_of(const DropRun& run) {
+  if (run.first == 0 && run.last == 0) return nullptr;
+  if (run.first == 0 || run.first > run.last) return "its first step is not before its last";
+  if (run.total == 0) return "there were none";
+  return nullptr;
+}
+
 // MismatchError for a descriptor that no producer of ours writes.
 void check(const Descriptor& descriptor, const Endpoint& endpoint, const std::string& name) {
   using Kind = Descriptor::Kind;
@@ -45,6 +53,8 @@ void check(const Descriptor& descriptor, const Endpoint& endpoint, const std::st
       descriptor.position >= 0 &&
           descriptor.position <= std::numeric_limits<std::int64_t>::max() - descriptor.num_tokens,
       "position", descriptor.position);
+  const char* bad_run = fault_of(descriptor.dropped);
+  require(bad_run == nullptr, "run of dropped steps", bad_run == nullptr ? "" : bad_run);
   require(descriptor.text[sizeof descriptor.text - 1] == '\0', "text", "not terminated");
 }
 
@@ -52,7 +62,7 @@ void check(const Descriptor& descriptor, const Endpoint& endpoint, const std::st
 
 struct ChannelConsumer::State {
   explicit State(const Endpoint& from)
-      : endpoint((from.validate(), from)),
+      : endpoint((from.validate_ring(), from)),
         segment(attach(ring_name(from), Ring::bytes(from), from, kRingMagic, kRingVersion)),
         ring(segment.bytes(), from) {
     MOETAP_POINT("attach opened");
@@ -130,10 +140,28 @@ void ChannelConsumer::release() {
   wake(s.ring.control().freed);
 }
 
-bool ChannelConsumer::wait(Milliseconds limit) {
+DropRun ChannelConsumer::dropped() const {
+  const State& s = *state_;
+  const std::optional<DropNote::Drops> noted = s.ring.control().drops.read();
+  // Of another record than the next: that one tells.
+  if (!noted || noted->after != s.released || s.waiting() != 0) return {};
+  if (const char* bad = fault_of(noted->run); bad != nullptr) {
+    throw MismatchError(
+        fmt::format("{} says that steps {} to {} were dropped, {} in all, but {}: its memory was "
+                    "overwritten, restart both ends",
+                    s.segment.name(), noted->run.first, noted->run.last, noted->run.total, bad));
+  }
+  return noted->run;
+}
+
+bool ChannelConsumer::wait(Milliseconds limit, const DropRun& known) {
   State& s = *state_;
   const auto deadline = deadline_after(limit);
-  const auto ready = [&s] { return s.waiting() != 0; };
+  const auto ready = [&] {
+    if (s.waiting() != 0) return true;
+    const DropRun run = dropped();
+    return run.last != 0 && run != known;
+  };
   for (;;) {
     const auto poll = std::min(deadline, Clock::now() + kLivenessPoll);
     if (wait_until(s.ring.control().published, poll, ready)) return true;

@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <utility>
+#include <vector>
 
 #include "../../lib/src/injection.h"
 #include "fork_guard.h"
@@ -21,7 +23,7 @@ namespace moetap {
 namespace {
 
 [[noreturn]] void end(const char* why) noexcept {
-  std::fprintf(stderr, "moetap: ChannelProducer::commit() %s\n", why);
+  std::fprintf(stderr, "moetap: ChannelProducer::%s\n", why);
   std::abort();
 }
 
@@ -31,9 +33,10 @@ using Clock = std::chrono::steady_clock;
 
 struct ChannelProducer::State {
   explicit State(const Endpoint& to)
-      : endpoint((to.validate(), to)),
+      : endpoint((to.validate_ring(), to)),
         segment(Segment::create(ring_name(to), Ring::bytes(to), to.huge_pages)),
-        ring(segment.bytes(), to) {
+        ring(segment.bytes(), to),
+        dropped_before(ring.depth()) {
     new (&ring.control()) RingControl;
     ring.control().head.publish(to, kRingMagic, kRingVersion);
     MOETAP_POINT("create published");
@@ -64,6 +67,10 @@ struct ChannelProducer::State {
   // may be called by two threads.
   std::atomic<std::uint64_t> acquired{0};
   std::atomic<std::uint64_t> committed{0};
+  // Before each record, by its place, of acquire()'s thread; and after the last that was acquired.
+  std::vector<DropRun> dropped_before;
+  DropRun dropped;
+  Step last_dropped = 0;
 };
 
 std::string ChannelProducer::State::describe_reader() const {
@@ -103,19 +110,39 @@ std::span<std::byte> ChannelProducer::acquire() {
   if (!wait_until(s.ring.control().freed, deadline_after(s.endpoint.limit), has_room)) {
     s.throw_full();
   }
-  const std::uint64_t number = s.acquired.fetch_add(1, std::memory_order_relaxed);
+  const std::uint64_t number = s.acquired.load(std::memory_order_relaxed);
+  s.dropped_before[number % s.ring.depth()] = std::exchange(s.dropped, {0, 0, s.dropped.total});
+  s.acquired.store(number + 1, std::memory_order_release);
   s.ring.mark(number).begin(number);
   MOETAP_POINT("hand-over acquired");
   return s.ring.record(number);
+}
+
+bool ChannelProducer::has_room() const { return state_->taken() < state_->ring.depth(); }
+
+void ChannelProducer::drop(const DropRun& steps) noexcept {
+  State& s = *state_;
+  if (!s.maker.is_this_process()) end("drop() in a forked child of the process that made it");
+  if (s.dropped.first == 0) s.dropped.first = steps.first;
+  s.dropped.last = s.last_dropped = steps.last;
+  s.dropped.total += steps.total;
+  s.ring.control().drops.write({s.acquired.load(std::memory_order_relaxed), s.dropped});
+  wake(s.ring.control().published);
+}
+
+DroppedSteps ChannelProducer::dropped() const {
+  return {state_->dropped.total, state_->last_dropped};
 }
 
 void ChannelProducer::commit(const Descriptor& descriptor) noexcept {
   State& s = *state_;
   const std::uint64_t number = s.committed.load(std::memory_order_relaxed);
   // It would hand over, or overwrite, a record that the scheduler may be reading.
-  if (number >= s.acquired.load(std::memory_order_relaxed)) end("without acquire()");
-  if (!s.maker.is_this_process()) end("in a forked child of the process that made it");
-  s.ring.descriptor(number) = descriptor;
+  if (number >= s.acquired.load(std::memory_order_acquire)) end("commit() without acquire()");
+  if (!s.maker.is_this_process()) end("commit() in a forked child of the process that made it");
+  Descriptor& to = s.ring.descriptor(number);
+  to = descriptor;
+  to.dropped = s.dropped_before[number % s.ring.depth()];
   MOETAP_POINT("hand-over described");
   s.ring.mark(number).finish(number);
   MOETAP_POINT("hand-over finished");

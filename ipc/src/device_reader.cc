@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -34,6 +35,8 @@ class DeviceReader final : public SlotReadTransport {
         slots_(static_cast<std::size_t>(endpoint.max_tokens)) {}
 
   const ModelShape& shape() const override { return stream_.endpoint().shape; }
+  bool worker_alive() override { return stream_.producer_alive(); }
+  DroppedSteps dropped() override { return stream_.outcomes().dropped(); }
   std::int64_t num_slots() const override { return stream_.endpoint().num_slots; }
 
   Step last_step() override {
@@ -60,7 +63,8 @@ class DeviceReader final : public SlotReadTransport {
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override {
     check_arrived(windows, stream_.outcomes().last());
-    buffer_.gather(slots, windows, rows, states);
+    buffer_.gather(slots, without_dropped(windows), rows, states);
+    lose_dropped(windows, states);
   }
 
   void stamps(std::span<const Slot> slots, std::span<Step> written) override {
@@ -74,7 +78,8 @@ class DeviceReader final : public SlotReadTransport {
                states.size());
     check_arrived(windows, stream_.outcomes().last());
     Lease lease = leases_.lend(holder);
-    buffer_.point_at(slots, windows, rows, states);
+    buffer_.point_at(slots, without_dropped(windows), rows, states);
+    lose_dropped(windows, states);
     return lease;
   }
 
@@ -89,6 +94,12 @@ class DeviceReader final : public SlotReadTransport {
 
  private:
   void take_in(const RecordStream::Item& item);
+  bool any_dropped() {
+    return stream_.outcomes().dropped().count > 0 &&
+           !MOETAP_OFF("H36 rows from before a dropped step");
+  }
+  std::span<const StepWindow> without_dropped(std::span<const StepWindow> windows);
+  void lose_dropped(std::span<const StepWindow> windows, std::span<RowState> states);
   std::optional<std::string> copy_in(const Descriptor& descriptor, const StepRecordView& record);
 
   RecordStream stream_;
@@ -99,11 +110,34 @@ class DeviceReader final : public SlotReadTransport {
   StepReport report_{};
   std::vector<std::uint64_t> captured_;
   std::vector<Slot> slots_;
+  std::vector<StepWindow> windows_;  // of the read that is going on, where steps were dropped
   // The last, and so the first to go: from then on no lease touches the ring.
   LeaseBook leases_{[this](std::size_t leases, const LeaseBook::Entry* oldest) {
     stream_.show_leases(leases, oldest);
   }};
 };
+
+// A dropped step may have written to any slot, and nobody knows to which: in a window that includes
+// it, rows of the steps before it are not those that belong there.
+std::span<const StepWindow> DeviceReader::without_dropped(std::span<const StepWindow> windows) {
+  if (!any_dropped()) return windows;
+  windows_.assign(windows.begin(), windows.end());
+  for (StepWindow& window : windows_) {
+    window.first = std::max(window.first, stream_.outcomes().last_dropped_in(window));
+  }
+  return windows_;
+}
+
+// They are missing, not an earlier owner's.
+void DeviceReader::lose_dropped(std::span<const StepWindow> windows, std::span<RowState> states) {
+  if (!any_dropped()) return;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const StepWindow& window = windows[windows.size() == 1 ? 0 : i];
+    if (states[i] == RowState::stale && stream_.outcomes().last_dropped_in(window) != 0) {
+      states[i] = RowState::missing;
+    }
+  }
+}
 
 void DeviceReader::take_in(const RecordStream::Item& item) {
   using Kind = Descriptor::Kind;

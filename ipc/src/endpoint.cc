@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 
 namespace moetap {
@@ -45,6 +46,7 @@ void Endpoint::validate() const {
   check_between("num_slots", num_slots, 1, kMaxSlots);
   check_between("max_tokens", max_tokens, 1, kMaxTokens);
   check_between("ring_depth", ring_depth, 1, kMaxRingDepth);
+  check_between("steps_in_flight", steps_in_flight, 1, kMaxRingDepth);
   if (layout == ShmLayout::wire && (stage != 0 || part != 0)) {
     throw ArgumentError(fmt::format(
         "endpoint: stage {}, part {} of the wire-compatible layout, whose one buffer holds whole "
@@ -69,6 +71,16 @@ void Endpoint::validate() const {
   }
 }
 
+void Endpoint::validate_ring() const {
+  validate();
+  if (ring_depth >= steps_in_flight) return;
+  throw ArgumentError(
+      fmt::format("endpoint: ring_depth is {}, but {} steps are in flight at once (a pipeline of so "
+                  "many stages, or steps_in_flight): raise ring_depth to {} or more, or a stage "
+                  "waits for the scheduler in every step",
+                  ring_depth, steps_in_flight, steps_in_flight));
+}
+
 Endpoint endpoint_of(const Endpoint& engine, const Topology& rank) {
   rank.validate(engine.shape);
   Endpoint endpoint = engine;
@@ -76,6 +88,7 @@ Endpoint endpoint_of(const Endpoint& engine, const Topology& rank) {
   endpoint.stage = rank.pp_rank;
   endpoint.part = rank.parts == SequenceParts::published ? rank.tp_rank : 0;
   endpoint.shape = rank.stage_shape(engine.shape, rank.pp_rank);
+  endpoint.steps_in_flight = std::max(engine.steps_in_flight, rank.pp_size);
   const bool whole = rank.pp_size == 1 && rank.parts != SequenceParts::published;
   if (engine.layout == ShmLayout::wire && !whole) {
     throw ArgumentError(fmt::format(

@@ -87,6 +87,7 @@ class NativeReader : public SlotReadTransport {
 
   const ModelShape& shape() const override { return shape_; }
   std::int64_t num_slots() const override { return buffer_.limits().num_slots; }
+  bool worker_alive() override { return segment_.owner_alive(); }
 
   // The control block only says when to look; what has come is for the buffer to say.
   Step last_step() override {
@@ -170,10 +171,15 @@ class NativeReader : public SlotReadTransport {
 
   // flock is not fair: a reader that takes the lock again at once would keep out a writer that
   // polls for it.
-  void let_writer_go_first() const {
+  void let_writer_go_first() {
     if (control_->writer_waits.load(std::memory_order_relaxed) == 0) return;
+    if (writer_gone_) return;
     const auto stop = Clock::now() + kWriterFirst;
-    while (control_->writer_waits.load(std::memory_order_relaxed) != 0 && Clock::now() < stop) {
+    while (control_->writer_waits.load(std::memory_order_relaxed) != 0) {
+      if (Clock::now() >= stop) {
+        writer_gone_ = !segment_.owner_alive();  // it died while it waited
+        return;
+      }
       std::this_thread::yield();
     }
   }
@@ -210,6 +216,7 @@ class NativeReader : public SlotReadTransport {
   FileLock lock_;
   SlotBuffer buffer_;
   Step last_step_ = 0;  // that this reader has seen
+  bool writer_gone_ = false;
 };
 
 }  // namespace

@@ -26,11 +26,14 @@ class RecordStream {
   // From a reader that is gone: what that one took in is not here.
   bool took_over() const { return channel_.took_over(); }
 
+  bool producer_alive() const { return channel_.producer_alive(); }
+
   // Passes the oldest record to take_in(item) and frees it; false if there is none. The record
-  // stays if take_in throws.
+  // stays if take_in throws. Steps that were dropped have their outcome either way.
   template <class TakeIn>
   bool next(TakeIn&& take_in) {
     const Item* item = channel_.peek();
+    outcomes_.dropped(item == nullptr ? channel_.dropped() : item->descriptor.dropped, name_);
     if (item == nullptr) return false;
     take_in(*item);
     channel_.release();
@@ -81,7 +84,7 @@ void RecordStream::until(Done&& done, Milliseconds limit, const std::string& wha
   for (int late = 0; !done();) {
     if (!next(take_in)) {
       const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now());
-      if (!channel_.wait(left)) throw_timeout(what, limit);
+      if (!done() && !channel_.wait(left, outcomes_.last_run())) throw_timeout(what, limit);
     } else if (Clock::now() >= deadline && ++late > endpoint_.ring_depth) {
       throw_timeout(what, limit);
     }

@@ -60,6 +60,9 @@ class RingRequestReader final : public RequestReadTransport {
 
   const ModelShape& shape() const override { return stream_.endpoint().shape; }
 
+  bool worker_alive() override { return stream_.producer_alive(); }
+  DroppedSteps dropped() override { return stream_.outcomes().dropped(); }
+
   Step last_step() override {
     while (stream_.next([this](const auto& item) { take_in(item); })) {
     }

@@ -20,6 +20,7 @@
 #include <span>
 
 #include "control.h"
+#include "drop_note.h"
 #include "lease_note.h"
 
 namespace moetap {
@@ -38,6 +39,7 @@ struct RingControl {
   alignas(kCacheLine) std::atomic<std::uint64_t> released{0};   // written by the consumer
   alignas(kCacheLine) WakeWord freed;                           // ... who wakes the producer
   alignas(kCacheLine) LeaseNote lent;  // ... why it may not take in records
+  alignas(kCacheLine) DropNote drops;  // written by the producer
 };
 
 // Which record a place holds, so that each says for itself whether it can be read: the counters are

@@ -9,6 +9,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <limits>
@@ -73,9 +74,10 @@ void check_ours(const struct stat& status, const std::string& name) {
   }
   if (status.st_uid != geteuid()) {
     throw MismatchError(
-        fmt::format("shared memory {} is another user's, {}, not this process's user {}'s: choose "
-                    "another instance name",
-                    name, status.st_uid, geteuid()));
+        fmt::format("shared memory {} is another user's, {}, not this process's user {}'s: run both "
+                    "ends as one user, or choose another instance name; if its user left it, let "
+                    "that user or root remove /dev/shm{}",
+                    name, status.st_uid, geteuid(), name));
   }
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     throw MismatchError(fmt::format(
@@ -97,6 +99,13 @@ void check_ours(const struct stat& status, const std::string& name) {
         "shared memory {} has a lease on it (fcntl(2), F_SETLEASE), which none of ours has: see "
         "who holds it (/proc/locks), then remove /dev/shm{} or choose another instance name",
         name, name));
+  }
+  if (struct stat status{}; error == ENOENT && stat("/dev/shm", &status) != 0) {
+    throw SystemError(
+        ENOTDIR, fmt::format("cannot open shared memory {}, since there is no /dev/shm here: mount it "
+                             "(mount -t tmpfs tmpfs /dev/shm), for a container by its runtime, which "
+                             "both ends must share (docker run --ipc=...)",
+                             name));
   }
   throw SystemError(error, fmt::format("cannot open shared memory {}{}", name,
                                        limit_on_create(error, "/dev/shm")));
@@ -174,13 +183,40 @@ void require_room(int fd, const std::string& name, std::size_t bytes) {
   }
 }
 
+// Of this thread, while it lives.
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
 // Sets the size and backs every page of it now, so that no later access can fail for want of room.
+// A signal makes the system give up all of a call's pages again, so that with one every
+// millisecond a large call would never be done: they wait for the end of a piece.
 void reserve(int fd, const std::string& name, std::size_t bytes) {
-  int error = 0;
-  do {
-    error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  } while (error == EINTR);
-  if (error != 0) throw_no_room(name, error, bytes, free_bytes(fd, name));
+  constexpr std::size_t kPiece = std::size_t{64} << 20;  // some tens of milliseconds
+  const auto require = [&](int error) {
+    if (error != 0) throw_no_room(name, error, bytes, free_bytes(fd, name));
+  };
+  for (std::size_t done = 0; done < bytes; done += kPiece) {
+    const NoSignals none;
+    const auto size = static_cast<off_t>(std::min(kPiece, bytes - done));
+    // Others take the size for a sign that all of it is there.
+    if (fallocate(fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(done), size) == 0) continue;
+    if (errno != EOPNOTSUPP) require(errno);
+    require(posix_fallocate(fd, 0, static_cast<off_t>(bytes)));
+    return;
+  }
+  require(ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? 0 : errno);
 }
 
 [[noreturn]] void throw_owned(const std::string& name, std::string_view who, pid_t pid) {

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace moetap {
@@ -22,11 +24,49 @@ void StepOutcomes::failed(Step step, std::string reason) {
   last_ = step;
 }
 
+void StepOutcomes::dropped(const DropRun& run, const std::string& channel) {
+  if (run.last == 0) return;
+  const bool goes_on = !runs_.empty() && run.first == runs_.back().first;
+  if (goes_on ? run.last < last_ : run.first <= last_) {
+    throw MismatchError(
+        fmt::format("{} says that steps {} to {} were dropped, after step {}, but steps only go up: "
+                    "its memory was overwritten, restart both ends",
+                    channel, run.first, run.last, last_));
+  }
+  if (goes_on) {
+    runs_.back() = run;
+  } else {
+    runs_.push_back(run);
+  }
+  if (runs_.size() > kRuns) {
+    forgotten_ = runs_.front().last;
+    runs_.pop_front();
+  }
+  last_ = run.last;
+}
+
+const DropRun* StepOutcomes::run_before(Step step) const {
+  const auto after = std::ranges::upper_bound(runs_, step, {}, &DropRun::first);
+  return after == runs_.begin() ? nullptr : &*std::prev(after);
+}
+
+Step StepOutcomes::last_dropped_in(const StepWindow& window) const {
+  const DropRun* run = run_before(window.last);
+  const Step dropped = std::min(window.last, run == nullptr ? forgotten_ : run->last);
+  return dropped >= window.first ? dropped : 0;
+}
+
 void StepOutcomes::require_success(Step step) const {
   if (step == 0) return;
   for (const Failure& failure : failures_) {
     if (failure.step == step) throw StepFailed(step, failure.reason);
   }
+  const DropRun* run = run_before(step);
+  if (run == nullptr || step > run->last) return;
+  throw StepFailed(
+      step, fmt::format("the worker dropped it (steps {} to {}), since its ring was full and it is "
+                        "not to wait (OnFull::drop): call poll() more often, or raise ring_depth",
+                        run->first, run->last));
 }
 
 }  // namespace moetap

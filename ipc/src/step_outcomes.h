@@ -1,19 +1,26 @@
 // What a reader knows about the steps that reached it.
 #pragma once
 
+#include <moetap/channel.h>
+#include <moetap/transport.h>
 #include <moetap/types.h>
 
 #include <array>
 #include <cstddef>
+#include <deque>
 #include <string>
 
 namespace moetap {
 
-// The last step and the failures among the latest ones. Steps come in ascending order.
+// The last step, the failures among the latest ones, and the steps that were dropped. Steps come in
+// ascending order.
 class StepOutcomes {
  public:
   // Failures that are remembered. The rows of an older failed step are missing all the same.
   static constexpr std::size_t kFailures = 64;
+  // Runs of dropped steps that are remembered one by one. All steps up to the end of an older one
+  // count as dropped: no row before it is taken for one that nothing has overwritten.
+  static constexpr std::size_t kRuns = 1024;
 
   Step last() const { return last_; }
 
@@ -23,7 +30,17 @@ class StepOutcomes {
   void succeeded(Step step) { last_ = step; }
   void failed(Step step, std::string reason);
 
-  // StepFailed if that very step did.
+  // A run that begins after the last step, or the last run with more steps in it. MismatchError for
+  // any other.
+  void dropped(const DropRun& run, const std::string& channel);
+  DroppedSteps dropped() const { return runs_.empty() ? DroppedSteps{} : of_all(); }
+  DropRun last_run() const { return runs_.empty() ? DropRun{} : runs_.back(); }
+
+  // The last dropped step that lies in the window, 0 if none does. A row that is older is no row of
+  // a slot's present owner: the dropped step may have written that slot.
+  Step last_dropped_in(const StepWindow& window) const;
+
+  // StepFailed if that very step did, or was dropped.
   void require_success(Step step) const;
 
  private:
@@ -31,9 +48,15 @@ class StepOutcomes {
     Step step = 0;
     std::string reason;
   };
+  DroppedSteps of_all() const { return {runs_.back().total, runs_.back().last}; }
+  // The last run that begins no later than `step`, or null.
+  const DropRun* run_before(Step step) const;
+
   Step last_ = 0;
   std::array<Failure, kFailures> failures_;
   std::size_t next_ = 0;  // the oldest failure's place
+  std::deque<DropRun> runs_;
+  Step forgotten_ = 0;  // the end of the last run that is not remembered
 };
 
 }  // namespace moetap

@@ -1,5 +1,7 @@
-// The layout that a vLLM process can be at the other end of: int32 [slot][layer][top_k], no header,
-// no stamps, each save and each read under the exclusive lock.
+// The layout that a vLLM process can be at the other end of: int32 [slot][hidden layer][top_k], no
+// header, no stamps, each save and each read under the exclusive lock. It has all hidden layers of
+// the model, as vLLM sizes and indexes it; ours are those that have a router (H33). What stands in
+// the others is 0, as vLLM leaves them, and nobody reads it.
 #pragma once
 
 #include <moetap/endpoint.h>
@@ -7,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace moetap {
 
@@ -15,18 +18,51 @@ using WireId = std::int32_t;
 // All ids of a row that must not be used: it has a missing route, or its step failed.
 inline constexpr WireId kWireMissing = -1;
 
+inline std::size_t wire_row_ids(const ModelShape& shape) {
+  return static_cast<std::size_t>(shape.num_hidden_layers()) *
+         static_cast<std::size_t>(shape.top_k());
+}
+
 inline std::size_t wire_row_bytes(const ModelShape& shape) {
-  return shape.row_ids() * sizeof(WireId);
+  return wire_row_ids(shape) * sizeof(WireId);
 }
 
 inline std::size_t wire_bytes(const Endpoint& endpoint) {
   return static_cast<std::size_t>(endpoint.num_slots) * wire_row_bytes(endpoint.shape);
 }
 
-// Narrow ids to wire ids.
-void widen(IdType type, std::span<const std::byte> narrow, WireId* wire);
+// Rows of one shape, from and to that layout.
+class WireRows {
+ public:
+  explicit WireRows(const ModelShape& shape);
 
-// And back. False if any is outside [0, num_experts); `narrow` is meaningless then.
-bool narrow_ids(std::span<const WireId> wire, int num_experts, IdType type, std::byte* narrow);
+  std::size_t row_ids() const { return row_ids_; }
+
+  // Narrow rows, one after the other, to as many wire rows that follow each other.
+  void put(std::span<const std::byte> narrow, WireId* wire) const;
+  // A wire row that is missing.
+  void erase(WireId* wire) const;
+
+  // One wire row to a narrow one. False if an id of a MoE layer is outside [0, num_experts);
+  // `narrow` is meaningless then.
+  bool get(std::span<const WireId> wire, std::byte* narrow) const;
+  // Whether all ids of the MoE layers are kWireMissing.
+  bool is_missing(std::span<const WireId> wire) const;
+
+ private:
+  // MoE layers that follow each other in the model: ids from `wire` on in a wire row, and from
+  // `narrow` on in ours.
+  struct Run {
+    std::size_t wire;
+    std::size_t narrow;
+    std::size_t ids;
+  };
+
+  std::size_t row_ids_;
+  std::size_t row_bytes_;  // of a narrow row
+  int num_experts_;
+  IdType type_;
+  std::vector<Run> runs_;
+};
 
 }  // namespace moetap

@@ -50,9 +50,10 @@ Segment attach_wire(const Endpoint& endpoint) {
     const bool late = Clock::now() >= deadline;
     if (segment && (late || segment->owner_alive())) {
       throw MismatchError(fmt::format(
-          "{} has {} bytes, but {} slots of {} as int32 take {}: give both ends the same model and "
-          "number of slots",
-          name, segment->bytes().size(), endpoint.num_slots, endpoint.shape.to_string(), bytes));
+          "{} has {} bytes, but {} slots of all {} hidden layers x top-{} as int32 take {}: give both "
+          "ends the same model and number of slots (ModelShape::num_hidden_layers)",
+          name, segment->bytes().size(), endpoint.num_slots, endpoint.shape.num_hidden_layers(),
+          endpoint.shape.top_k(), bytes));
     }
     if (late) {
       throw TimeoutError(
@@ -68,12 +69,13 @@ class WireReader : public SlotReadTransport {
  public:
   explicit WireReader(const Endpoint& endpoint)
       : shape_(endpoint.shape),
+        rows_(endpoint.shape),
         num_slots_(endpoint.num_slots),
         limit_(endpoint.limit),
         segment_(attach_wire(endpoint)),
         lock_(lock_path(endpoint)),
         ids_(reinterpret_cast<WireId*>(segment_.bytes().data())),
-        row_(shape_.row_ids()) {
+        row_(rows_.row_ids()) {
     MOETAP_POINT("attach locked");
   }
 
@@ -118,37 +120,44 @@ class WireReader : public SlotReadTransport {
   }
 
  private:
+  WireId* at(Slot slot) { return ids_ + static_cast<std::size_t>(slot) * rows_.row_ids(); }
+
   void write_row(Slot stored, std::span<const std::byte> narrow) {
-    WireId* row = ids_ + static_cast<std::size_t>(decode_slot(stored)) * shape_.row_ids();
     if (stored < 0) {
-      std::fill_n(row, shape_.row_ids(), kWireMissing);
+      rows_.erase(at(decode_slot(stored)));
     } else {
-      widen(shape_.id_type(), narrow, row);
+      rows_.put(narrow, at(stored));
     }
   }
 
   // The process at the other end need not honour the lock.
   RowState read_row(Slot slot, std::byte* to) {
-    private_copy<WireId>(
-        {ids_ + static_cast<std::size_t>(slot) * shape_.row_ids(), shape_.row_ids()}, row_);
-    const std::span<const WireId> row(row_);
-    if (narrow_ids(row, shape_.num_experts(), shape_.id_type(), to)) return RowState::unverified;
-    const auto bad =
-        std::ranges::find_if(row, [&](WireId id) { return id < 0 || id >= shape_.num_experts(); });
-    if (std::ranges::all_of(row, [](WireId id) { return id == kWireMissing; })) {
+    private_copy<WireId>({at(slot), rows_.row_ids()}, row_);
+    if (rows_.get(row_, to)) return RowState::unverified;
+    if (rows_.is_missing(row_)) {
       std::memset(to, 0xFF, shape_.row_bytes());
       return RowState::missing;
     }
-    const auto index = bad - row.begin();
-    throw RangeError(fmt::format(
-        "{}, slot {}, layer {}: expert id {} is outside [0, {}); does the process at the other end "
-        "run the same model, and capture logical ids?",
-        segment_.name(), slot,
-        shape_.moe_layers()[static_cast<std::size_t>(index / shape_.top_k())], *bad,
-        shape_.num_experts()));
+    throw_bad_id(slot);
+  }
+
+  [[noreturn]] void throw_bad_id(Slot slot) const {
+    const auto top_k = static_cast<std::size_t>(shape_.top_k());
+    const auto is_bad = [this](WireId id) { return id < 0 || id >= shape_.num_experts(); };
+    for (const int layer : shape_.moe_layers()) {
+      const auto ids = std::span(row_).subspan(static_cast<std::size_t>(layer) * top_k, top_k);
+      const auto bad = std::ranges::find_if(ids, is_bad);
+      if (bad == ids.end()) continue;
+      throw RangeError(fmt::format(
+          "{}, slot {}, layer {}: expert id {} is outside [0, {}); does the process at the other "
+          "end run the same model, and capture logical ids?",
+          segment_.name(), slot, layer, *bad, shape_.num_experts()));
+    }
+    throw MismatchError(fmt::format("{}, slot {}: ids of no expert", segment_.name(), slot));
   }
 
   ModelShape shape_;
+  WireRows rows_;
   std::int64_t num_slots_;
   Milliseconds limit_;
   Segment segment_;

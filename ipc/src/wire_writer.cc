@@ -28,6 +28,7 @@ class WireSink : public ShmSink {
  public:
   explicit WireSink(const Endpoint& endpoint)
       : shape_(endpoint.shape),
+        rows_(endpoint.shape),
         num_slots_(endpoint.num_slots),
         max_tokens_(endpoint.max_tokens),
         limit_(endpoint.limit),
@@ -76,7 +77,7 @@ class WireSink : public ShmSink {
         continue;
       }
       const std::size_t row_bytes = shape_.row_bytes();
-      widen(shape_.id_type(), rows.subspan(i * row_bytes, run * row_bytes), row(slots[i]));
+      rows_.put(rows.subspan(i * row_bytes, run * row_bytes), row(slots[i]));
       MOETAP_POINT("publish copying");
       i += run;
     }
@@ -96,10 +97,11 @@ class WireSink : public ShmSink {
     if (marked < slots.size()) throw_twice(slots, marked);
   }
 
-  WireId* row(Slot slot) const { return ids_ + static_cast<std::size_t>(slot) * shape_.row_ids(); }
-  void erase(Slot slot) { std::fill_n(row(slot), shape_.row_ids(), kWireMissing); }
+  WireId* row(Slot slot) const { return ids_ + static_cast<std::size_t>(slot) * rows_.row_ids(); }
+  void erase(Slot slot) { rows_.erase(row(slot)); }
 
   ModelShape shape_;
+  WireRows rows_;
   std::int64_t num_slots_;
   std::int64_t max_tokens_;
   Milliseconds limit_;

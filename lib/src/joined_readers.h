@@ -23,14 +23,21 @@ class JoinedReaders {
   SlotReadTransport& first() const { return *members_.front().reader; }
 
   // See SlotReadTransport; of all members, within one limit. StepFailed if it failed in any of
-  // them, once its outcome is known in all, so that nothing of it can still arrive.
+  // them, once its outcome is known in all, so that nothing of it can still arrive. A wait polls
+  // all of them in turn, so that none stands with a full ring while another is waited for (H35).
   Step last_step();
   void wait_for(Step step, Milliseconds limit);
+  bool worker_alive() const;
+  DroppedSteps dropped() const;
 
-  // The last step that these two have shown to be there.
+  // The last step that these have shown to be there.
   Step arrived() const { return arrived_; }
 
  private:
+  // Takes in what has arrived at all of them. The first that has not come to `step`, or null.
+  const Member* poll(Step step);
+  [[noreturn]] void throw_timeout(const Member& member, Step step, Milliseconds limit) const;
+
   std::vector<Member> members_;
   Step arrived_ = 0;
 };

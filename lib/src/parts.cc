@@ -20,6 +20,8 @@ class PartReader final : public SlotReadTransport {
   std::int64_t num_slots() const override { return parts_.first().num_slots(); }
   Step last_step() override { return parts_.last_step(); }
   void wait_for(Step step, Milliseconds limit) override { parts_.wait_for(step, limit); }
+  bool worker_alive() override { return parts_.worker_alive(); }
+  DroppedSteps dropped() override { return parts_.dropped(); }
 
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override;

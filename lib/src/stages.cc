@@ -50,6 +50,8 @@ class StageReader final : public SlotReadTransport {
   std::int64_t num_slots() const override { return stages_.first().num_slots(); }
   Step last_step() override { return stages_.last_step(); }
   void wait_for(Step step, Milliseconds limit) override { stages_.wait_for(step, limit); }
+  bool worker_alive() override { return stages_.worker_alive(); }
+  DroppedSteps dropped() override { return stages_.dropped(); }
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override;
   void stamps(std::span<const Slot> slots, std::span<Step> written) override;

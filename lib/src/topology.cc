@@ -45,7 +45,7 @@ void check_sequence_parts(const Topology& topology) {
 }
 
 void check_experts(const Topology& topology) {
-  const int ranks = topology.dp_size * topology.tp_size;
+  const std::int64_t ranks = std::int64_t{topology.dp_size} * topology.tp_size;
   if (topology.ep_size < 1 || ranks % topology.ep_size != 0) {
     throw ArgumentError(
         fmt::format("topology: ep_size is {}, but experts are spread over some of the {} data- and "

@@ -14,11 +14,12 @@ namespace {
 std::unique_ptr<CaptureTransport> make_transport(SeededDevice& device,
                                                  const StageOptions& options) {
   if (options.shm) return make_shm_transport(device, options.endpoint);
+  const DeviceTransportOptions transport{.staging_depth = options.staging_depth,
+                                         .on_full = options.on_full};
   if (options.per_request) {
-    return make_request_transport(device, options.endpoint, options.staging_depth,
-                                  Keeping::in_work);
+    return make_request_transport(device, options.endpoint, transport, Keeping::in_work);
   }
-  return make_device_transport(device, options.endpoint, {.staging_depth = options.staging_depth});
+  return make_device_transport(device, options.endpoint, transport);
 }
 
 IdType draw_type(Dice& dice, int num_experts, bool misses_routes) {

@@ -21,14 +21,23 @@ enum class HostCache : std::uint8_t {
                 // when it finishes: make_request_reader
 };
 
+// What publish() does while there is no room for the step, since the scheduler does not take steps
+// in (Reader::poll) or the device is behind with its copies.
+enum class OnFull : std::uint8_t {
+  wait,  // up to endpoint.limit, then a TimeoutError
+  drop,  // never waits: closes the step without its rows. They are missing for the scheduler, whose
+         // wait_for() of that step is a StepFailed, and both ends count them: dropped()
+};
+
 struct DeviceTransportOptions {
   HostCache host_cache = HostCache::scheduler;
   int staging_depth = 2;  // snapshots on the device that may be waiting for their copy
+  OnFull on_full = OnFull::wait;
 };
 
 // Snapshot on the step's stream, asynchronous copy on a stream of its own into a ring that the
 // scheduler maps, hand-over when the copy is done. publish() waits only while the ring is full, up
-// to endpoint.limit.
+// to endpoint.limit, or not at all: see OnFull.
 std::unique_ptr<CaptureTransport> make_device_transport(Device& device, const Endpoint& endpoint,
                                                         DeviceTransportOptions options = {});
 

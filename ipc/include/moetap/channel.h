@@ -3,6 +3,7 @@
 #pragma once
 
 #include <moetap/endpoint.h>
+#include <moetap/transport.h>
 #include <moetap/types.h>
 
 #include <chrono>
@@ -13,6 +14,15 @@
 #include <string_view>
 
 namespace moetap {
+
+// Steps that were dropped one after the other, with no record handed over in between: `first`,
+// `last` and perhaps some of those between them. 0: none.
+struct DropRun {
+  Step first = 0;
+  Step last = 0;
+  std::uint64_t total = 0;  // steps that were dropped since the ring was made
+  bool operator==(const DropRun&) const = default;
+};
 
 // What a ring record is. The descriptor lies beside its bytes in the ring.
 struct Descriptor {
@@ -30,6 +40,7 @@ struct Descriptor {
   std::int64_t num_tokens = 0;
   std::uint64_t request = 0;
   std::int64_t position = 0;
+  DropRun dropped{};    // between the record before it and this one; written by commit()
   char text[232] = {};  // zero-terminated
 };
 
@@ -48,6 +59,15 @@ class ChannelProducer {
   // step in it, the consumer's pid and the lease that it waits for, if any. MismatchError if the
   // consumer's end of the ring makes no sense. One thread.
   std::span<std::byte> acquire();
+
+  // Whether acquire() would return at once. MismatchError as there.
+  bool has_room() const;
+
+  // Tells the consumer that these steps are dropped, whose records would come after all that were
+  // acquired and before any other: with no record of their own, since there is no room. `total`: of
+  // these. acquire()'s thread; steps go up. Never waits.
+  void drop(const DropRun& steps) noexcept;
+  DroppedSteps dropped() const;  // acquire()'s thread
 
   // Hands over the oldest acquired record. Any one thread at a time, in the order of acquire();
   // never blocks, so that a stream's callback may call it. Without an acquired record, or in a
@@ -87,9 +107,13 @@ class ChannelConsumer {
 
   void release();
 
-  // Returns when peek() would return a record (true), or when none came within the limit or can
-  // come because the producer is dead (false).
-  bool wait(Milliseconds limit);
+  // Steps that were dropped after the last record that was released, where no other is there yet;
+  // else what peek() returns tells of them. MismatchError as there.
+  DropRun dropped() const;
+
+  // Returns when peek() would return a record or dropped() has changed since `known` (true), or when
+  // nothing came within the limit or can come because the producer is dead (false).
+  bool wait(Milliseconds limit, const DropRun& known = {});
   bool producer_alive() const;
 
   // Lets the producer's error of a full ring say who keeps this end from releasing records: rows

@@ -14,7 +14,8 @@ namespace moetap {
 // How the `shm` transport lays its buffer out.
 enum class ShmLayout : std::uint8_t {
   native,  // narrow ids, a step stamp beside each row, a control block
-  wire,    // int32 [slot][layer][top_k], no header, no stamps: a vLLM process can be the other end
+  wire,    // int32 [slot][hidden layer][top_k], no header, no stamps: a vLLM process can be the
+           // other end; shape.num_hidden_layers() of them, dense ones too
 };
 
 // One worker's channel to its scheduler. Both sides build the same one. One a data-parallel rank;
@@ -27,7 +28,9 @@ struct Endpoint {
   ModelShape shape;                      // of the rows that are published here
   std::int64_t num_slots = 0;            // of the anchor KV-cache group: num_blocks * block_size
   std::int64_t max_tokens = 0;           // the most tokens a step can have
-  int ring_depth = 4;                    // device transport: steps that may wait for the scheduler
+  int ring_depth = 4;       // device transport: steps that may wait for the scheduler
+  int steps_in_flight = 1;  // that the engine works on at once; endpoint_of() raises it to the stages
+                            // of the pipeline. With a ring below that no schedule could run freely.
   ShmLayout layout = ShmLayout::native;  // shm transport
   Milliseconds limit{30'000};  // for any wait on the other side: attach, a full ring, a lock
   // Worker: all of its shared memory in huge pages, of which the last may be used in part only;
@@ -37,6 +40,8 @@ struct Endpoint {
 
   // ArgumentError that names the field, its value and what is allowed.
   void validate() const;
+  // As validate(), of the device transport: ring_depth must be at least steps_in_flight.
+  void validate_ring() const;
 };
 
 // The endpoint of one rank, which publishes or only captures. `engine` describes the whole model;

@@ -29,8 +29,18 @@ class Reader {
   const ModelShape& shape() const { return transport_->shape(); }
   std::int64_t num_slots() const { return transport_->num_slots(); }
 
+  // Takes in the steps that have arrived and returns the last whose outcome is known; never waits.
+  // Call it once a scheduling round, whatever else there is to do: a worker whose ring is full waits
+  // for it (or drops its steps, see OnFull). A scheduler that blocks elsewhere for longer has a
+  // thread for it: poll_in_thread() in <moetap/poll_thread.h>.
+  Step poll() { return transport_->last_step(); }
+  // As poll(), for who asks for the number.
   Step last_step() { return transport_->last_step(); }
   void wait_for(Step step, Milliseconds limit) { transport_->wait_for(step, limit); }
+
+  // See ReadTransport.
+  bool worker_alive() { return transport_->worker_alive(); }
+  DroppedSteps dropped() { return transport_->dropped(); }
 
   // See SlotReadTransport::read. Allocates nothing.
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
@@ -69,8 +79,11 @@ class RequestReader {
   ~RequestReader();
 
   const ModelShape& shape() const { return transport_->shape(); }
+  Step poll() { return transport_->last_step(); }  // these as Reader's
   Step last_step() { return transport_->last_step(); }
   void wait_for(Step step, Milliseconds limit) { transport_->wait_for(step, limit); }
+  bool worker_alive() { return transport_->worker_alive(); }
+  DroppedSteps dropped() { return transport_->dropped(); }
 
   // See RequestReadTransport::take.
   Routes take(std::uint64_t request, TokenRange range, Milliseconds limit);

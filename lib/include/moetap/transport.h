@@ -22,6 +22,13 @@ class Stream;      // a device's queue of ordered work: <moetap/device.h>
 
 using Milliseconds = std::chrono::milliseconds;
 
+// Steps whose rows a worker gave up since the scheduler did not take steps in, and the worker was
+// told not to wait for it (OnFull::drop). Their rows are missing.
+struct DroppedSteps {
+  std::uint64_t count = 0;
+  Step last = 0;  // of them; 0: none
+};
+
 // The worker's end. One thread at a time. The Capturer has already checked its arguments against
 // shape() and max_tokens(), and calls in the order begin_step, capture …, publish; a step of which
 // nothing is wanted is not published.
@@ -63,6 +70,9 @@ class CaptureTransport {
   // Returns when every published step up to `step` is visible to the reader. TimeoutError.
   virtual void finalize(Step step, Milliseconds limit) = 0;
 
+  // See OnFull::drop.
+  virtual DroppedSteps dropped() const { return {}; }
+
   // The engine no longer runs this request. Matters only where rows are kept per request; one that
   // finished without that a published step wanted a token of it hands over nothing.
   virtual void end_request(std::uint64_t request, RequestEnd how) = 0;
@@ -77,6 +87,13 @@ class ReadTransport {
 
   // The last step whose outcome is known here; takes in what has arrived, never waits.
   virtual Step last_step() = 0;
+
+  // False once the worker has died or ended, or one of several has: what last_step() does not take
+  // in after that never comes. Always true where nothing tells (the wire-compatible layout).
+  virtual bool worker_alive() { return true; }
+
+  // What the worker has dropped, as far as it is known here (see OnFull).
+  virtual DroppedSteps dropped() { return {}; }
 
   // Returns when last_step() >= step. StepFailed if that very step failed; TimeoutError; OwnedError
   // is never thrown here: a worker that died is a TimeoutError that says so. A step of which
