@@ -2,6 +2,7 @@
 // when it is over. Links neither CUDA nor the worker's library.
 //
 //   scheduler [shm|device] [instance]
+#include <moetap/error.h>
 #include <moetap/ledger.h>
 #include <moetap/reader.h>
 #include <moetap/readers.h>
@@ -27,6 +28,15 @@ void print_row(const moetap::Routes& routes, std::int64_t position) {
   std::printf("\n");
 }
 
+// A step without rows is no reason to end: its tokens are sampled all the same.
+void wait_for_worker(moetap::Reader& reader, moetap::Step step) {
+  try {
+    reader.wait_for(step, std::chrono::seconds(30));
+  } catch (const moetap::StepFailed& failed) {
+    std::printf("scheduler: %s\n", failed.what());
+  }
+}
+
 void run(const std::string& transport, const std::string& instance) {
   // Waits until the worker is there.
   const moetap::Endpoint endpoint = example::endpoint(instance);
@@ -42,8 +52,11 @@ void run(const std::string& transport, const std::string& instance) {
   moetap::TokenRange positions{0, example::kPrompt};
   for (moetap::Step step = 1; step <= example::kSteps; ++step) {
     ledger.schedule(step, kRequest, positions);
-    // Here an engine sends the step to its worker, which returns the token that it sampled.
-    reader.wait_for(step, std::chrono::seconds(30));
+    // Here an engine sends the step to its worker, which returns the token that it sampled. What it
+    // does once a scheduling round, whatever it waits for, is to take in what has arrived: else the
+    // worker's ring gets full, and its steps wait or are dropped.
+    reader.poll();
+    wait_for_worker(reader, step);
     ledger.accept(step, kRequest, positions.end + 1);
     positions = {positions.end, positions.end + 1};
   }
@@ -52,7 +65,11 @@ void run(const std::string& transport, const std::string& instance) {
   // the answer is sent; a block that got other tokens meanwhile shows in its rows' states.
   const moetap::RowPlan plan = ledger.finish(kRequest, example::kRows + 1);
   const moetap::Routes routes = moetap::read_rows(reader, plan, std::chrono::seconds(30));
-  routes.require_present();  // throws if any row is not there, and says which
+  if (!routes.all_present()) {  // require_present() would throw, and say which are not
+    std::printf("scheduler: %zu of %d rows are missing, so that the answer goes without routes\n",
+                routes.count(moetap::RowState::missing), static_cast<int>(routes.range().size()));
+    return;
+  }
 
   // As an answer needs them: the prompt's routes and the output's, in NumPy's format.
   const auto [prompt, output] = routes.split(example::kPrompt);

@@ -66,7 +66,10 @@ class Polled : public Transport {
   }
   ~Polled() override {
     // A forked child has no copy of the thread, and may have the lock as that had it.
-    if (!maker_.is_this_process()) return thread_.detach();
+    if (!maker_.is_this_process()) {
+      thread_.detach();
+      return;
+    }
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;

@@ -32,8 +32,7 @@ class RecordStream {
   // stays if take_in throws. Steps that were dropped have their outcome either way.
   template <class TakeIn>
   bool next(TakeIn&& take_in) {
-    const Item* item = channel_.peek();
-    outcomes_.dropped(item == nullptr ? channel_.dropped() : item->descriptor.dropped, name_);
+    const Item* item = look();
     if (item == nullptr) return false;
     take_in(*item);
     channel_.release();
@@ -67,6 +66,12 @@ class RecordStream {
   [[noreturn]] void throw_unexpected(const Item& item, const char* remedy) const;
 
  private:
+  // The oldest record, or null. What was dropped before it has its outcome then.
+  const Item* look() {
+    const Item* item = channel_.peek();
+    outcomes_.dropped(item == nullptr ? channel_.dropped() : item->descriptor.dropped, name_);
+    return item;
+  }
   [[noreturn]] void throw_timeout(const std::string& what, Milliseconds limit) const;
 
   const Endpoint endpoint_;
@@ -81,13 +86,18 @@ void RecordStream::until(Done&& done, Milliseconds limit, const std::string& wha
   using Clock = std::chrono::steady_clock;
   const auto deadline = deadline_after(limit);
   // What had arrived by the deadline is taken in: at most a full ring.
-  for (int late = 0; !done();) {
-    if (!next(take_in)) {
+  for (int late = 0;;) {
+    const Item* item = look();
+    if (done()) return;
+    if (item == nullptr) {
       const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now());
-      if (!done() && !channel_.wait(left, outcomes_.last_run())) throw_timeout(what, limit);
-    } else if (Clock::now() >= deadline && ++late > endpoint_.ring_depth) {
-      throw_timeout(what, limit);
+      if (!channel_.wait(left, outcomes_.last_run())) throw_timeout(what, limit);
+      continue;
     }
+    take_in(*item);
+    channel_.release();
+    if (done()) return;
+    if (Clock::now() >= deadline && ++late > endpoint_.ring_depth) throw_timeout(what, limit);
   }
 }
 

@@ -69,6 +69,8 @@ class StageReader final : public SlotReadTransport {
   void add_runs(const Run& layers, const ModelShape& stage, std::vector<Run>& runs) const;
   void check_layers() const;
   void check_arrived(std::span<const StepWindow> windows) const;
+  std::size_t read_stage(std::size_t s, std::span<const Slot> slots,
+                         std::span<const StepWindow> windows);
   std::span<const StepWindow> narrow(std::span<const Slot> slots,
                                      std::span<const StepWindow> windows);
 
@@ -157,19 +159,34 @@ void StageReader::check_arrived(std::span<const StepWindow> windows) const {
 }
 
 // Windows of the one step that the first stage has, where more were asked for: whoever has another
-// one does not have the same row.
+// one does not have the same row. Only of rows that it has present in what was asked for, since it
+// may know of later steps that it has no row of.
 std::span<const StepWindow> StageReader::narrow(std::span<const Slot> slots,
                                                 std::span<const StepWindow> windows) {
   if (std::ranges::all_of(windows, one_step)) return windows;
   written_.resize(slots.size());
   windows_.resize(slots.size());
   stages_.first().stamps(slots, written_);
+  read_stage(0, slots, windows);
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const StepWindow& asked = windows[windows.size() == 1 ? 0 : i];
-    const bool present = row_state(written_[i], asked) == RowState::present;
+    const bool present = stage_states_[i] == RowState::present &&
+                         row_state(written_[i], asked) == RowState::present;
     windows_[i] = present ? StepWindow{written_[i], written_[i]} : asked;
   }
   return windows_;
+}
+
+// Into stage_rows_ and stage_states_. The bytes of a row there.
+std::size_t StageReader::read_stage(std::size_t s, std::span<const Slot> slots,
+                                    std::span<const StepWindow> windows) {
+  SlotReadTransport& stage = *stages_.members()[s].reader;
+  const std::size_t row_bytes = stage.shape().row_bytes();
+  const std::size_t bytes = slots.size() * row_bytes;
+  stage_rows_.resize(std::max(stage_rows_.size(), bytes));
+  stage_states_.resize(slots.size());
+  stage.read(slots, windows, std::span(stage_rows_).first(bytes), stage_states_);
+  return row_bytes;
 }
 
 void StageReader::read(std::span<const Slot> slots, std::span<const StepWindow> windows,
@@ -179,12 +196,8 @@ void StageReader::read(std::span<const Slot> slots, std::span<const StepWindow> 
   detail::check_read_sizes(n, windows.size(), rows.size(), states.size(), row_bytes);
   check_arrived(windows);
   const std::span<const StepWindow> used = narrow(slots, windows);
-  stage_states_.resize(n);
   for (std::size_t s = 0; s < runs_.size(); ++s) {
-    SlotReadTransport& stage = *stages_.members()[s].reader;
-    const std::size_t stage_bytes = stage.shape().row_bytes();
-    stage_rows_.resize(std::max(stage_rows_.size(), n * stage_bytes));
-    stage.read(slots, used, std::span(stage_rows_).first(n * stage_bytes), stage_states_);
+    const std::size_t stage_bytes = read_stage(s, slots, used);
     for (std::size_t i = 0; i < n; ++i) {
       if (s == 0 || severity(stage_states_[i]) > severity(states[i])) states[i] = stage_states_[i];
       for (const Run& run : runs_[s]) {

@@ -1,16 +1,20 @@
 #include "segment_test.h"
 
 #include <moetap/error.h>
+#include <moetap/readers.h>
 #include <moetap/segment.h>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -64,6 +68,57 @@ TEST_F(SegmentTest, H23NoRoomIsAnErrorThatNamesBytesNeededAndFreeAndLeavesNothin
   EXPECT_TRUE(contains(message, "bytes free")) << message;
   EXPECT_TRUE(contains(message, "/dev/shm")) << message;
   EXPECT_FALSE(std::filesystem::exists(file()));
+}
+
+// A signal interrupts a system call that reserves pages, which then has reserved none.
+TEST_F(SegmentTest, H23SignalsOnlyDelayItsCreation) {
+  ChildProcess child([&] {
+    struct sigaction count {};
+    count.sa_handler = [](int) {};
+    sigaction(SIGALRM, &count, nullptr);
+    const itimerval often{{0, 200}, {0, 200}};  // microseconds
+    setitimer(ITIMER_REAL, &often, nullptr);
+    const Segment segment = Segment::create(name, std::size_t{200} << 20);
+    const itimerval never{};
+    setitimer(ITIMER_REAL, &never, nullptr);
+    EXPECT_EQ(segment.bytes().size(), std::size_t{200} << 20);
+    struct stat status {};
+    EXPECT_EQ(stat(file().c_str(), &status), 0);
+    EXPECT_GE(status.st_blocks * 512, std::int64_t{200} << 20) << "not all of it is there";
+    sigset_t blocked;
+    sigprocmask(SIG_SETMASK, nullptr, &blocked);
+    EXPECT_EQ(sigismember(&blocked, SIGALRM), 0);
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST_F(SegmentTest, AnAttachWithoutSharedMemorySaysWhatToDo) {
+  ChildProcess child([&] {
+    // A directory of its own over /dev, which has no shm.
+    if (geteuid() != 0 || unshare(CLONE_NEWNS) != 0 ||
+        mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("none", "/dev", "tmpfs", 0, "size=1m") != 0) {
+      return;  // not allowed here
+    }
+    for (const std::string& text :
+         {message_of<SystemError>([&] { make_device_reader(endpoint); }),
+          message_of<SystemError>([&] { Segment::create(name, kBytes); })}) {
+      EXPECT_TRUE(contains(text, "no /dev/shm here: mount it")) << text;
+    }
+  });
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST_F(SegmentTest, AnotherUsersSegmentIsAnErrorThatSaysWhatToDo) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make another user's";
+  const Segment segment = Segment::create(name, kBytes);
+  ASSERT_EQ(chown(file().c_str(), 65534, 65534), 0);
+  for (const std::string& text : {message_of<MismatchError>([&] { Segment::open(name); }),
+                                  message_of<MismatchError>([&] { Segment::create(name, kBytes); })}) {
+    EXPECT_TRUE(contains(text, "another user's, 65534, not this process's user 0")) << text;
+    EXPECT_TRUE(contains(text, "run both ends as one user")) << text;
+  }
+  ASSERT_EQ(chown(file().c_str(), 0, 0), 0);
 }
 
 TEST_F(SegmentTest, H22SecondOwnerIsAnErrorThatNamesTheFirst) {

@@ -320,6 +320,35 @@ TEST_F(ShmLongRead, H24LetsAWriterGoFirstButNotForEver) {
   EXPECT_GE(Clock::now() - start, kWriterFirst);
 }
 
+TEST_F(ShmLongRead, H24AWriterThatDiedWhileItWaitedIsNotLetGoFirstForEver) {
+  Signal created;
+  Signal attached;
+  ChildProcess worker([&] {
+    ShmWriter writer(endpoint);
+    created.raise();
+    attached.wait();
+    publish(writer, 1, {1});
+  });
+  created.wait();
+  const auto reader = make_shm_reader(endpoint);
+  const Segment segment = Segment::open(buffer_name(endpoint));
+  FileLock lock(lock_path(endpoint));
+  {
+    const auto held = lock_within(lock, kPatience);
+    attached.raise();
+    while (control(segment).writer_waits == 0) usleep(100);
+    worker.kill();
+  }
+  // The fastest of some: each would give way for all of kWriterFirst.
+  auto fastest = Clock::duration::max();
+  for (int i = 0; i < 20; ++i) {
+    const auto start = Clock::now();
+    state_of(*reader, 1);
+    fastest = std::min<Clock::duration>(fastest, Clock::now() - start);
+  }
+  EXPECT_LT(fastest, kWriterFirst / 2);
+}
+
 // Some time another process has the lock while a read is under way.
 TEST_F(ShmLongRead, H24GivesTheLockBackOnTheWay) {
   constexpr auto kNotYet = static_cast<RowState>(99);

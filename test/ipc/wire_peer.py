@@ -1,5 +1,7 @@
 """The other end of the wire-compatible layout, as a vLLM process does it: plain Python, one int32
-buffer [slot][layer][top_k] in shared memory, an exclusive flock on a file around each access.
+buffer [slot][hidden layer][top_k] in shared memory, dense layers too, an exclusive flock on a file
+around each access. It captures as vLLM does: a step's ids go to a buffer of zeros by model layer,
+of which whole rows are saved.
 
 Reads commands from standard input, one a line, and answers each with one line.
 """
@@ -10,7 +12,9 @@ import sys
 import tempfile
 from multiprocessing import resource_tracker, shared_memory
 
-instance, dp_rank, num_slots, row_ids = sys.argv[1], *map(int, sys.argv[2:5])
+instance = sys.argv[1]
+dp_rank, num_slots, hidden_layers, top_k = map(int, sys.argv[2:6])
+row_ids = hidden_layers * top_k
 size = num_slots * row_ids * 4
 lock_path = os.path.join(tempfile.gettempdir(), f"vllm_routed_experts_{instance}_{dp_rank}.lock")
 name = f"vllm_routed_experts_buffer_{instance}_{dp_rank}"
@@ -52,6 +56,18 @@ def run(command, shm):
         with Locked():
             shm.buf[row(numbers[0])] = struct.pack(f"{row_ids}i", *numbers[1:])
         return "done"
+    if verb == "capture":  # slot, then for each layer that has a router: its id, top_k ids
+        step = [0] * row_ids
+        for at in range(1, len(numbers), 1 + top_k):
+            layer = numbers[at]
+            step[layer * top_k:(layer + 1) * top_k] = numbers[at + 1:at + 1 + top_k]
+        with Locked():
+            shm.buf[row(numbers[0])] = struct.pack(f"{row_ids}i", *step)
+        return "done"
+    if verb == "layer":  # slot, layer
+        with Locked():
+            ids = struct.unpack(f"{row_ids}i", shm.buf[row(numbers[0])])
+        return " ".join(map(str, ids[numbers[1] * top_k:(numbers[1] + 1) * top_k]))
     if verb == "read":  # slot
         with Locked():
             return " ".join(map(str, struct.unpack(f"{row_ids}i", shm.buf[row(numbers[0])])))

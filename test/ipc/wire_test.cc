@@ -45,9 +45,10 @@ class PythonPeer {
           for (const int fd : {to_[0], to_[1], from_[0], from_[1]}) close(fd);
           const std::string rank = std::to_string(endpoint.dp_rank);
           const std::string slots = std::to_string(endpoint.num_slots);
-          const std::string ids = std::to_string(endpoint.shape.row_ids());
+          const std::string layers = std::to_string(endpoint.shape.num_hidden_layers());
+          const std::string top_k = std::to_string(endpoint.shape.top_k());
           execlp("python3", "python3", WIRE_PEER, endpoint.instance.c_str(), rank.c_str(),
-                 slots.c_str(), ids.c_str(), nullptr);
+                 slots.c_str(), layers.c_str(), top_k.c_str(), nullptr);
           throw std::runtime_error("cannot run python3");
         }) {
     EXPECT_EQ(answer(), "ready");
@@ -61,9 +62,9 @@ class PythonPeer {
     EXPECT_EQ(write(to_[1], line.data(), line.size()), std::ssize(line));
     return answer();
   }
-  std::vector<int> row(Slot slot) {
-    std::istringstream words(ask("read " + std::to_string(slot)));
-    return {std::istream_iterator<int>(words), {}};
+  std::vector<int> row(Slot slot) { return numbers("read " + std::to_string(slot)); }
+  std::vector<int> layer(Slot slot, int layer) {
+    return numbers("layer " + std::to_string(slot) + " " + std::to_string(layer));
   }
   void set_row(Slot slot, const std::vector<int>& ids) {
     std::string command = "write " + std::to_string(slot);
@@ -73,6 +74,10 @@ class PythonPeer {
   void kill() { child_.kill(); }
 
  private:
+  std::vector<int> numbers(const std::string& command) {
+    std::istringstream words(ask(command));
+    return {std::istream_iterator<int>(words), {}};
+  }
   std::string answer() {
     std::string line;
     for (char c = 0;;) {
@@ -151,6 +156,95 @@ TEST_F(WireTest, WeReadWhatPythonWrites) {
     EXPECT_EQ(reader->shape(), endpoint.shape);
     EXPECT_EQ(reader->num_slots(), endpoint.num_slots);
   }
+}
+
+// Models with dense layers: at the front (deepseek-v3), between (llama-4-maverick), all over
+// (nemotron-3), at the end.
+std::vector<ModelShape> shapes_with_dense_layers() {
+  return {ModelShape({1, 2, 3}, 2, 16, 4), ModelShape({1, 3, 5}, 1, 128, 6),
+          ModelShape({2, 3, 6, 9}, 3, 512, 12), ModelShape({0}, 8, 300, 3)};
+}
+
+TEST_F(WireTest, H33PythonReadsOurRowsByTheModelsLayers) {
+  for (const ModelShape& shape : shapes_with_dense_layers()) {
+    endpoint.shape = shape;
+    ++endpoint.dp_rank;
+    ShmWriter writer(endpoint);
+    publish(writer, 1, {0, 7, 8, 63});
+    PythonPeer python(endpoint);
+    EXPECT_EQ(python.ask("size"),
+              std::to_string(64 * shape.num_hidden_layers() * shape.top_k() * 4));
+    const auto expect = [&](Slot slot, const std::vector<int>& ids) {
+      std::size_t next = 0;
+      for (int layer = 0; layer < shape.num_hidden_layers(); ++layer) {
+        std::vector<int> right(static_cast<std::size_t>(shape.top_k()));
+        if (std::ranges::binary_search(shape.moe_layers(), layer)) {
+          std::copy_n(ids.begin() + static_cast<std::ptrdiff_t>(next), shape.top_k(),
+                      right.begin());
+          next += static_cast<std::size_t>(shape.top_k());
+        }
+        EXPECT_EQ(python.layer(slot, layer), right)
+            << shape.to_string() << ", slot " << slot << ", layer " << layer;
+      }
+    };
+    for (const Slot slot : {0, 7, 8, 63}) expect(slot, ids_of(1, slot));
+    publish(writer, 2, {~Slot{8}});
+    writer.fail(3, Slots{7}, "why");
+    expect(8, std::vector<int>(shape.row_ids(), -1));
+    expect(7, std::vector<int>(shape.row_ids(), -1));
+    expect(0, ids_of(1, 0));
+  }
+}
+
+TEST_F(WireTest, H33WeReadPythonsRowsByTheModelsLayers) {
+  for (const ModelShape& shape : shapes_with_dense_layers()) {
+    endpoint.shape = shape;
+    ++endpoint.dp_rank;
+    PythonPeer python(endpoint);
+    const auto reader = make_shm_reader(endpoint);
+    for (const Slot slot : {0, 5, 63}) {
+      const std::vector<int> ids = ids_of(1, slot);
+      std::string command = "capture " + std::to_string(slot);
+      std::size_t next = 0;
+      for (const int layer : shape.moe_layers()) {
+        command += " " + std::to_string(layer);
+        for (int k = 0; k < shape.top_k(); ++k) command += " " + std::to_string(ids[next++]);
+      }
+      EXPECT_EQ(python.ask(command), "done");
+    }
+    expect_unverified(*reader, 1, {0, 5, 63});
+    // What we put is where it looks for it.
+    reader->put(2, Slots{6}, test::row_of(shape, 2, 6));
+    expect_unverified(*reader, 2, {6});
+    const std::vector<int> first = python.layer(6, shape.moe_layers().front());
+    EXPECT_TRUE(std::ranges::equal(first, std::span(ids_of(2, 6)).first(first.size())));
+  }
+}
+
+TEST_F(WireTest, H33WhateverIsInDenseLayersIsNotRead) {
+  endpoint.shape = ModelShape({1, 3}, 2, 16, 5);
+  PythonPeer python(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  python.set_row(5, {-1, 99, 3, 4, -7, 1 << 30, 5, 6, 255, -1});
+  const auto got = read(*reader, Slots{5});
+  EXPECT_EQ(got.states[0], RowState::unverified);
+  EXPECT_EQ(got.rows, (std::vector{std::byte{3}, std::byte{4}, std::byte{5}, std::byte{6}}));
+  python.set_row(5, {0, 0, -1, -1, 0, 0, -1, -1, 0, 0});
+  EXPECT_EQ(state_of(*reader, 5), RowState::missing);
+  python.set_row(5, {0, 0, 3, 4, 0, 0, 5, 16, 0, 0});
+  const std::string message = message_of<RangeError>([&] { state_of(*reader, 5); });
+  EXPECT_TRUE(contains(message, "slot 5, layer 3: expert id 16 ")) << message;
+}
+
+TEST_F(WireTest, H33ABufferOfMoeLayersOnlyIsRefused) {
+  endpoint.shape = ModelShape({1, 2}, 2, 16, 3);
+  PythonPeer python(endpoint);
+  Endpoint other = endpoint;
+  other.shape = ModelShape({0, 1}, 2, 16);
+  other.limit = Milliseconds(30);
+  const std::string message = message_of<MismatchError>([&] { make_shm_reader(other); });
+  EXPECT_TRUE(contains(message, "2 hidden layers")) << message;
+  EXPECT_THROW(ShmWriter{other}, MismatchError);
 }
 
 TEST_F(WireTest, AWriterAttachesToTheBufferThatPythonMade) {

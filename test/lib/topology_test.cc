@@ -52,6 +52,7 @@ TEST(Topology, RefusesContextParallelism) {
 TEST(Topology, RefusesExpertsOverSomeOddNumberOfRanks) {
   refused([](Topology& t) { t.ep_size = 3; }, {"ep_size is 3", "8"});
   refused([](Topology& t) { t.ep_size = 0; }, {"ep_size is 0"});
+  refused([](Topology& t) { t.dp_size = t.tp_size = 65536, t.ep_size = 3; }, {"4294967296"});
 }
 
 TEST(Topology, RefusesSplitTokensThatNobodyGathers) {  // H6

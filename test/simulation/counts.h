@@ -59,6 +59,7 @@ enum class Event : std::uint8_t {
   waits_in_vain,
   failures_told,
   taken_by_request,
+  dropped_steps,
 };
 inline constexpr std::string_view kEventNames[] = {"rows present",
                                                    "rows missing",
@@ -104,9 +105,10 @@ inline constexpr std::string_view kEventNames[] = {"rows present",
                                                    "workers of stages",
                                                    "waits in vain",
                                                    "failures told",
-                                                   "requests taken"};
+                                                   "requests taken",
+                                                   "steps dropped"};
 inline constexpr std::size_t kEvents = std::size(kEventNames);
-static_assert(static_cast<std::size_t>(Event::taken_by_request) + 1 == kEvents);
+static_assert(static_cast<std::size_t>(Event::dropped_steps) + 1 == kEvents);
 
 class Counts {
  public:

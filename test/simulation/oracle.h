@@ -82,12 +82,24 @@ class Oracle {
   void publish(int stage, Step step, SlotRows rows, bool failed) {
     stages_[stage].published.push_back({step, std::move(rows), failed});
   }
+  // It dropped the step: no slot gets anything, and it has failed. Between two such steps with none
+  // that it published, all are taken for dropped.
+  void drop(int stage, Step step) {
+    stages_[stage].published.push_back({step, {}, true, true});
+  }
   // The stage's reader took in every step up to this one.
   void took_in(int stage, Step last) {
     Stage& s = stages_[stage];
     while (s.next < s.published.size() && s.published[s.next].step <= last) {
-      for (const auto& [slot, row] : s.published[s.next].rows) at(s.buffer, slot) = row;
-      s.taken_in = s.published[s.next++].step;
+      const Published& taken = s.published[s.next];
+      for (const auto& [slot, row] : taken.rows) at(s.buffer, slot) = row;
+      if (taken.dropped) {
+        const bool goes_on = s.next > 0 && s.published[s.next - 1].dropped;
+        if (!goes_on) s.dropped.push_back({taken.step, taken.step});
+        s.dropped.back().second = taken.step;
+      }
+      s.taken_in = taken.step;
+      ++s.next;
     }
   }
   // The reader took in what it needs to know the outcome of this one.
@@ -97,6 +109,8 @@ class Oracle {
       took_in(stage, s.published[s.next].step);
     }
   }
+  // As far as it took steps in.
+  bool dropped(int stage, Step step) const { return stages_[stage].was_dropped(step); }
   // The last step that every reader took in.
   Step taken_in() const {
     return std::ranges::min_element(stages_, {}, &Stage::taken_in)->taken_in;
@@ -163,12 +177,19 @@ class Oracle {
     Step step;
     SlotRows rows;
     bool failed;
+    bool dropped = false;
   };
   struct Stage {
     RowRefs buffer{};  // by slot: what was written there last
     std::vector<Published> published{};
     std::size_t next = 0;  // of them that is not taken in
     Step taken_in = 0;
+    std::vector<std::pair<Step, Step>> dropped{};  // taken in: first and last of each run
+
+    bool was_dropped(Step step) const {
+      return std::ranges::any_of(
+          dropped, [=](const auto& run) { return run.first <= step && step <= run.second; });
+    }
   };
 
   // That of the stage that knows the worst: missing, then clobbered, then stale.
@@ -182,6 +203,7 @@ class Oracle {
       const RowRef& there = at(stage.buffer, expected.slots[i]);
       if (there == row) continue;
       if (there == nullptr) return RowState::missing;
+      if (there->step < row->step && stage.was_dropped(row->step)) return RowState::missing;
       require(there->step != row->step, "two rows that nothing tells apart");
       (there->step < row->step ? stale : clobbered) = true;
     }

@@ -43,6 +43,7 @@ bool is_wanted(const StepWork& work, std::size_t token) {
 
 void StageOptions::draw(Dice& dice, bool misses_routes) {
   staging_depth = static_cast<int>(1 + dice.draw(2));
+  on_full = dice.chance(30) ? OnFull::drop : OnFull::wait;
   capturer.dp_size = static_cast<int>(1 + dice.draw(2));
   capturer.dp_rank = static_cast<int>(dice.draw(capturer.dp_size - 1));
   capturer.layout = static_cast<RankLayout>(dice.draw(2));
@@ -314,6 +315,7 @@ bool Stage::publish() {
 }
 
 void Stage::tell(const StepWork& work) {
+  if (capturer_.dropped().count != dropped_) return tell_dropped(work);
   constexpr Event kTroubles[] = {Event::steps,   Event::layers_missing, Event::layers_twice,
                                  Event::bad_ids, Event::bad_slots,      Event::graphs_too_small};
   if (open_->wanted == 0) {
@@ -343,6 +345,20 @@ void Stage::tell(const StepWork& work) {
     rows.emplace_back(slot, std::move(row));
   }
   oracle_.publish(options_.number, work.step, std::move(rows), failed);
+}
+
+// What would have been wrong with the step does not matter any more.
+void Stage::tell_dropped(const StepWork& work) {
+  require(options_.on_full == OnFull::drop && capturer_.dropped().last == work.step &&
+              capturer_.dropped().count == ++dropped_,
+          "stage {}: {} steps were dropped, the last is {}, where step {} was", options_.number,
+          capturer_.dropped().count, capturer_.dropped().last, work.step);
+  ++counts_[Event::dropped_steps];
+  history_.note("  stage {}: step {} is dropped", options_.number, work.step);
+  for (std::size_t i = 0; i < work.rows.size(); ++i) {
+    if (is_wanted(work, i)) oracle_.lose(work.rows[i].second);
+  }
+  oracle_.drop(options_.number, work.step);
 }
 
 void Stage::go_on() {

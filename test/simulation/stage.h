@@ -26,6 +26,7 @@ struct StageOptions {
   bool shm = false;          // else the device transport
   bool per_request = false;  // its host cache
   int staging_depth = 1;
+  OnFull on_full = OnFull::wait;
   CapturerOptions capturer{};
   IdType type = IdType::int32;
   int stride_padding = 0;
@@ -91,6 +92,7 @@ class Stage {
   bool publish();
   void told(Step failed);
   void tell(const StepWork& work);
+  void tell_dropped(const StepWork& work);
   template <class Call>
   void insist(Call&& call);
 
@@ -112,6 +114,7 @@ class Stage {
   std::unique_ptr<Graph> graph_, graph_without_a_layer_;
   std::optional<Open> open_;
   Step last_ = 0;
+  std::uint64_t dropped_ = 0;  // steps so far
   std::set<Step> untold_;  // that failed, without this end having heard of it
 };
 

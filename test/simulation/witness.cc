@@ -15,15 +15,21 @@ void Witness::wait_for(Step step, Milliseconds limit) {
   try {
     reader_->wait_for(step, limit);
   } catch (const StepFailed&) {
-    oracle_.took_in_until(stage_, step);
-    require(failed != nullptr && *failed, "stage {} says that step {} failed", stage_, step);
+    look_at_what_came(step);
+    require((failed != nullptr && *failed) || oracle_.dropped(stage_, step), "stage {} says that step {} failed", stage_, step);
     throw;
   } catch (const TimeoutError&) {
     last_step();
     throw;
   }
-  oracle_.took_in_until(stage_, step);
+  look_at_what_came(step);
   require(failed == nullptr || !*failed, "stage {} does not say that step {} failed", stage_, step);
+}
+
+// Up to the step that was waited for, and the last of a run of dropped ones that it is in.
+void Witness::look_at_what_came(Step step) {
+  oracle_.took_in_until(stage_, step);
+  oracle_.took_in(stage_, reader_->dropped().last);
 }
 
 void Witness::read(std::span<const Slot> slots, std::span<const StepWindow> windows,

@@ -28,7 +28,11 @@ class Witness final : public SlotReadTransport {
                             const std::string& holder) override;
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override;
 
+  bool worker_alive() override { return reader_->worker_alive(); }
+  DroppedSteps dropped() override { return reader_->dropped(); }
+
  private:
+  void look_at_what_came(Step step);
   void look() {
     if (shared_) last_step();
   }

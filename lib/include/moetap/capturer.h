@@ -90,6 +90,8 @@ class Capturer {
   void publish(const Slot* slot_mapping, Stream& stream);
 
   void finalize(Step step, Milliseconds limit) { transport_->finalize(step, limit); }
+  // See CaptureTransport.
+  DroppedSteps dropped() const { return transport_->dropped(); }
   void end_request(std::uint64_t request, RequestEnd how) { transport_->end_request(request, how); }
 
  private:

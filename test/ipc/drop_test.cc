@@ -1,0 +1,206 @@
+// A worker that does not wait for a full ring drops steps: the scheduler hears of each, in its
+// place, and no older row passes for one that a dropped step has overwritten (H36).
+#include <moetap/channel.h>
+#include <moetap/error.h>
+#include <moetap/readers.h>
+#include <moetap/segment.h>
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "message_of.h"
+#include "names.h"
+#include "ring.h"
+#include "step_outcomes.h"
+#include "step_records.h"
+#include "test_endpoint.h"
+
+namespace moetap {
+namespace {
+
+using test::contains;
+using test::message_of;
+using test::send_step;
+using Slots = std::vector<Slot>;
+
+constexpr Milliseconds kPatience{test::kPatienceMs};
+constexpr StepWindow kAny{};
+
+class DropTest : public test::EndpointTest {
+ protected:
+  DropTest() { endpoint.ring_depth = 2; }
+
+  void send(ChannelProducer& worker, Step step, const Slots& slots) const {
+    send_step(worker, endpoint.shape, step, slots);
+  }
+  static void drop(ChannelProducer& worker, Step step) { worker.drop({step, step, 1}); }
+  static RowState state(SlotReadTransport& reader, Slot slot, StepWindow window) {
+    std::vector<std::byte> row(reader.shape().row_bytes());
+    RowState state{};
+    reader.read({&slot, 1}, {&window, 1}, row, {&state, 1});
+    return state;
+  }
+};
+
+TEST_F(DropTest, H36ADroppedStepFailsAndItsRowsAreMissing) {
+  ChannelProducer worker(endpoint);
+  const auto reader = make_device_reader(endpoint);
+  EXPECT_TRUE(worker.has_room());
+  send(worker, 1, {3});
+  send(worker, 2, {4});
+  EXPECT_FALSE(worker.has_room());
+  drop(worker, 3);
+  EXPECT_EQ(reader->last_step(), 3u);
+  EXPECT_NO_THROW(reader->wait_for(2, kPatience));
+  const std::string text = message_of<StepFailed>([&] { reader->wait_for(3, kPatience); });
+  EXPECT_TRUE(contains(text, "step 3 failed: the worker dropped it")) << text;
+  EXPECT_TRUE(contains(text, "poll()")) << text;
+  EXPECT_EQ(reader->dropped().count, 1u);
+  EXPECT_EQ(reader->dropped().last, 3u);
+  EXPECT_EQ(worker.dropped().count, 1u);
+  EXPECT_EQ(worker.dropped().last, 3u);
+
+  EXPECT_EQ(state(*reader, 3, {1, 1}), RowState::present);
+  EXPECT_EQ(state(*reader, 3, {1, 2}), RowState::present);
+  EXPECT_EQ(state(*reader, 3, {3, 3}), RowState::missing);
+}
+
+TEST_F(DropTest, H36NoOlderRowIsPresentInAWindowWithADroppedStep) {
+  ChannelProducer worker(endpoint);
+  const auto reader = make_device_reader(endpoint);
+  send(worker, 1, {3});
+  send(worker, 2, {4});
+  drop(worker, 3);
+  reader->last_step();
+  EXPECT_EQ(state(*reader, 3, {1, 3}), RowState::missing);
+  EXPECT_EQ(state(*reader, 4, {2, 3}), RowState::missing);
+  EXPECT_EQ(state(*reader, 4, kAny), RowState::missing);
+  // Nor is it lent.
+  const Slots slots{3, 4};
+  const std::vector<StepWindow> windows{{1, 3}, {2, 2}};
+  std::vector<const std::byte*> rows(2);
+  std::vector<RowState> states(2);
+  EXPECT_TRUE(reader->lend(slots, windows, rows, states, "test").has_value());
+  EXPECT_EQ(states, (std::vector{RowState::missing, RowState::present}));
+  EXPECT_EQ(rows[0], nullptr);
+
+  send(worker, 4, {3});
+  reader->wait_for(4, kPatience);
+  EXPECT_EQ(state(*reader, 3, {1, 4}), RowState::present);
+  EXPECT_EQ(state(*reader, 3, kAny), RowState::present);
+  EXPECT_EQ(state(*reader, 4, {1, 4}), RowState::missing);
+}
+
+TEST_F(DropTest, AStepIsDroppedAfterThoseThatAreOnTheirWay) {
+  ChannelProducer worker(endpoint);
+  const auto reader = make_device_reader(endpoint);
+  send(worker, 1, {3});
+  const Slots slots{4};
+  test::write_record(worker.acquire(), endpoint.shape, 2, slots);
+  drop(worker, 3);
+  drop(worker, 4);
+  EXPECT_EQ(reader->last_step(), 1u);
+  worker.commit(test::describe(Descriptor::Kind::step, 2, 1));
+  EXPECT_EQ(reader->last_step(), 4u);
+  EXPECT_EQ(state(*reader, 4, {2, 2}), RowState::present);
+  EXPECT_THROW(reader->wait_for(4, kPatience), StepFailed);
+  EXPECT_EQ(reader->dropped().count, 2u);
+}
+
+TEST_F(DropTest, TheNextRecordTellsOfThoseBeforeIt) {
+  ChannelProducer worker(endpoint);
+  ChannelConsumer consumer(endpoint);
+  const auto take = [&] {
+    const auto* item = consumer.peek();
+    EXPECT_NE(item, nullptr);
+    const DropRun run = item->descriptor.dropped;
+    consumer.release();
+    return run;
+  };
+  send(worker, 1, {3});
+  send(worker, 2, {3});
+  drop(worker, 3);
+  drop(worker, 5);
+  EXPECT_EQ(consumer.dropped(), DropRun{}) << "records come first";
+  EXPECT_EQ(take(), DropRun{});
+  send(worker, 6, {3});
+  drop(worker, 7);
+  EXPECT_EQ(take(), DropRun{});
+  EXPECT_EQ(consumer.dropped(), DropRun{}) << "the next record tells";
+  EXPECT_EQ(take(), (DropRun{3, 5, 2}));
+  EXPECT_EQ(consumer.dropped(), (DropRun{7, 7, 3}));
+  drop(worker, 8);
+  EXPECT_EQ(consumer.dropped(), (DropRun{7, 8, 4}));
+  send(worker, 9, {3});
+  EXPECT_EQ(take(), (DropRun{7, 8, 4}));
+}
+
+TEST_F(DropTest, WakesWhoWaitsForTheStep) {
+  ChannelProducer worker(endpoint);
+  const auto reader = make_device_reader(endpoint);
+  std::thread later([&] {
+    std::this_thread::sleep_for(Milliseconds(30));
+    drop(worker, 1);
+    std::this_thread::sleep_for(Milliseconds(30));
+    drop(worker, 2);
+  });
+  EXPECT_THROW(reader->wait_for(2, kPatience), StepFailed);
+  later.join();
+}
+
+TEST_F(DropTest, ANoteThatNoWorkerWritesIsNotBelieved) {
+  ChannelProducer worker(endpoint);
+  const auto reader = make_device_reader(endpoint);
+  send(worker, 1, {3});
+  send(worker, 2, {3});
+  EXPECT_EQ(reader->last_step(), 2u);
+  DropNote& note = Ring(worker.memory(), endpoint).control().drops;
+  for (const DropRun& run : {DropRun{2, 3, 1}, DropRun{5, 4, 1}, DropRun{0, 4, 1}, DropRun{3, 3, 0}}) {
+    note.write({2, run});
+    EXPECT_THROW(reader->last_step(), MismatchError) << run.first << " to " << run.last;
+  }
+  note.write({1, {3, 3, 1}});
+  EXPECT_EQ(reader->last_step(), 2u);
+  EXPECT_EQ(state(*reader, 3, kAny), RowState::present);
+}
+
+TEST(StepOutcomes, FindsTheLastDroppedStepOfAWindow) {
+  StepOutcomes outcomes;
+  EXPECT_EQ(outcomes.last_dropped_in({1, 100}), 0u);
+  outcomes.dropped({10, 12, 3}, "test");
+  outcomes.succeeded(15);
+  outcomes.dropped({20, 20, 4}, "test");
+  EXPECT_EQ(outcomes.last(), 20u);
+  EXPECT_EQ(outcomes.last_dropped_in({1, 9}), 0u);
+  EXPECT_EQ(outcomes.last_dropped_in({1, 10}), 10u);
+  EXPECT_EQ(outcomes.last_dropped_in({11, 11}), 11u);
+  EXPECT_EQ(outcomes.last_dropped_in({1, 19}), 12u);
+  EXPECT_EQ(outcomes.last_dropped_in({13, 19}), 0u);
+  EXPECT_EQ(outcomes.last_dropped_in({}), 20u);
+  EXPECT_NO_THROW(outcomes.require_success(15));
+  EXPECT_THROW(outcomes.require_success(11), StepFailed);
+  // The last run has more steps than were known.
+  outcomes.dropped({20, 22, 6}, "test");
+  EXPECT_EQ(outcomes.dropped().count, 6u);
+  EXPECT_EQ(outcomes.last_dropped_in({21, 30}), 22u);
+  EXPECT_THROW(outcomes.dropped({22, 23, 7}, "test"), MismatchError);
+}
+
+TEST(StepOutcomes, TakesForDroppedWhatItHasForgotten) {
+  StepOutcomes outcomes;
+  // Steps 1, 4, 7 and so on; the first two runs are forgotten.
+  for (std::size_t i = 0; i < StepOutcomes::kRuns + 2; ++i) {
+    outcomes.dropped({1 + 3 * i, 1 + 3 * i, 1 + i}, "test");
+  }
+  EXPECT_EQ(outcomes.last_dropped_in({2, 3}), 3u);
+  EXPECT_EQ(outcomes.last_dropped_in({3, 6}), 4u);
+  EXPECT_EQ(outcomes.last_dropped_in({5, 6}), 0u);
+  EXPECT_EQ(outcomes.last_dropped_in({6, 7}), 7u);
+}
+
+}  // namespace
+}  // namespace moetap
