@@ -39,8 +39,8 @@ class DeviceTransport final : public CaptureTransport {
     pipeline_.capture(layer, topk_ids, first_row, stream);
   }
 
-  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row,
-                  int shared_columns, RouteSink& sink) override {
+  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row, int shared_columns,
+                  RouteSink& sink) override {
     sink = pipeline_.cache().sink(layer, first_row, end_row, shared_columns);
   }
   RouteOutput route_output(int layer) override { return pipeline_.cache().route_output(layer); }

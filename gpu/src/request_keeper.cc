@@ -48,8 +48,7 @@ RequestKeeper::RequestKeeper(const Endpoint& endpoint, int max_steps, Keeping ke
 void RequestKeeper::add(const RequestSpan& span, std::vector<RequestSpan>& to) {
   for (RequestSpan& other : to) {
     const std::int64_t start = std::min(other.position, span.position);
-    const std::int64_t end =
-        std::max(other.position + other.count, span.position + span.count);
+    const std::int64_t end = std::max(other.position + other.count, span.position + span.count);
     if (other.request != span.request || end - start > other.count + span.count) continue;
     other = {span.request, start, end - start};
     return;
@@ -136,8 +135,8 @@ void RequestKeeper::run() noexcept {
   std::unique_lock lock(mutex_);
   try {
     for (;;) {
-      wake_.wait(
-          lock, [this] { return stop_ || drop_is_next() || end_is_next() || step_is_next(); });
+      wake_.wait(lock,
+                 [this] { return stop_ || drop_is_next() || end_is_next() || step_is_next(); });
       if (stop_) return;
       do_next(lock);
     }

@@ -74,11 +74,11 @@ void Endpoint::validate() const {
 void Endpoint::validate_ring() const {
   validate();
   if (ring_depth >= steps_in_flight) return;
-  throw ArgumentError(
-      fmt::format("endpoint: ring_depth is {}, but {} steps are in flight at once (a pipeline of so "
-                  "many stages, or steps_in_flight): raise ring_depth to {} or more, or a stage "
-                  "waits for the scheduler in every step",
-                  ring_depth, steps_in_flight, steps_in_flight));
+  throw ArgumentError(fmt::format(
+      "endpoint: ring_depth is {}, but {} steps are in flight at once (a pipeline of so "
+      "many stages, or steps_in_flight): raise ring_depth to {} or more, or a stage "
+      "waits for the scheduler in every step",
+      ring_depth, steps_in_flight, steps_in_flight));
 }
 
 Endpoint endpoint_of(const Endpoint& engine, const Topology& rank) {

@@ -79,14 +79,18 @@ class Polled : public Transport {
   }
 
   const ModelShape& shape() const override { return reader_->shape(); }
-  Step last_step() override { return with_reader([](Transport& r) { return r.last_step(); }); }
+  Step last_step() override {
+    return with_reader([](Transport& r) { return r.last_step(); });
+  }
   void wait_for(Step step, Milliseconds limit) override {
     with_reader([&](Transport& r) { r.wait_for(step, limit); });
   }
   bool worker_alive() override {
     return with_reader([](Transport& r) { return r.worker_alive(); });
   }
-  DroppedSteps dropped() override { return with_reader([](Transport& r) { return r.dropped(); }); }
+  DroppedSteps dropped() override {
+    return with_reader([](Transport& r) { return r.dropped(); });
+  }
 
  protected:
   template <class Call>

@@ -73,11 +73,11 @@ void check_ours(const struct stat& status, const std::string& name) {
                     name, kind_of(status.st_mode), status.st_uid));
   }
   if (status.st_uid != geteuid()) {
-    throw MismatchError(
-        fmt::format("shared memory {} is another user's, {}, not this process's user {}'s: run both "
-                    "ends as one user, or choose another instance name; if its user left it, let "
-                    "that user or root remove /dev/shm{}",
-                    name, status.st_uid, geteuid(), name));
+    throw MismatchError(fmt::format(
+        "shared memory {} is another user's, {}, not this process's user {}'s: run both "
+        "ends as one user, or choose another instance name; if its user left it, let "
+        "that user or root remove /dev/shm{}",
+        name, status.st_uid, geteuid(), name));
   }
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     throw MismatchError(fmt::format(
@@ -102,10 +102,11 @@ void check_ours(const struct stat& status, const std::string& name) {
   }
   if (struct stat status{}; error == ENOENT && stat("/dev/shm", &status) != 0) {
     throw SystemError(
-        ENOTDIR, fmt::format("cannot open shared memory {}, since there is no /dev/shm here: mount it "
-                             "(mount -t tmpfs tmpfs /dev/shm), for a container by its runtime, which "
-                             "both ends must share (docker run --ipc=...)",
-                             name));
+        ENOTDIR,
+        fmt::format("cannot open shared memory {}, since there is no /dev/shm here: mount it "
+                    "(mount -t tmpfs tmpfs /dev/shm), for a container by its runtime, which "
+                    "both ends must share (docker run --ipc=...)",
+                    name));
   }
   throw SystemError(error, fmt::format("cannot open shared memory {}{}", name,
                                        limit_on_create(error, "/dev/shm")));

@@ -28,10 +28,10 @@ void StepOutcomes::dropped(const DropRun& run, const std::string& channel) {
   if (run.last == 0) return;
   const bool goes_on = !runs_.empty() && run.first == runs_.back().first;
   if (goes_on ? run.last < last_ : run.first <= last_) {
-    throw MismatchError(
-        fmt::format("{} says that steps {} to {} were dropped, after step {}, but steps only go up: "
-                    "its memory was overwritten, restart both ends",
-                    channel, run.first, run.last, last_));
+    throw MismatchError(fmt::format(
+        "{} says that steps {} to {} were dropped, after step {}, but steps only go up: "
+        "its memory was overwritten, restart both ends",
+        channel, run.first, run.last, last_));
   }
   if (goes_on) {
     runs_.back() = run;

@@ -49,11 +49,12 @@ Segment attach_wire(const Endpoint& endpoint) {
     }
     const bool late = Clock::now() >= deadline;
     if (segment && (late || segment->owner_alive())) {
-      throw MismatchError(fmt::format(
-          "{} has {} bytes, but {} slots of all {} hidden layers x top-{} as int32 take {}: give both "
-          "ends the same model and number of slots (ModelShape::num_hidden_layers)",
-          name, segment->bytes().size(), endpoint.num_slots, endpoint.shape.num_hidden_layers(),
-          endpoint.shape.top_k(), bytes));
+      throw MismatchError(
+          fmt::format("{} has {} bytes, but {} slots of all {} hidden layers x top-{} as int32 "
+                      "take {}: give both "
+                      "ends the same model and number of slots (ModelShape::num_hidden_layers)",
+                      name, segment->bytes().size(), endpoint.num_slots,
+                      endpoint.shape.num_hidden_layers(), endpoint.shape.top_k(), bytes));
     }
     if (late) {
       throw TimeoutError(

@@ -170,8 +170,8 @@ std::span<const StepWindow> StageReader::narrow(std::span<const Slot> slots,
   read_stage(0, slots, windows);
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const StepWindow& asked = windows[windows.size() == 1 ? 0 : i];
-    const bool present = stage_states_[i] == RowState::present &&
-                         row_state(written_[i], asked) == RowState::present;
+    const bool present =
+        stage_states_[i] == RowState::present && row_state(written_[i], asked) == RowState::present;
     windows_[i] = present ? StepWindow{written_[i], written_[i]} : asked;
   }
   return windows_;

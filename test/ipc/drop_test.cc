@@ -159,7 +159,8 @@ TEST_F(DropTest, ANoteThatNoWorkerWritesIsNotBelieved) {
   send(worker, 2, {3});
   EXPECT_EQ(reader->last_step(), 2u);
   DropNote& note = Ring(worker.memory(), endpoint).control().drops;
-  for (const DropRun& run : {DropRun{2, 3, 1}, DropRun{5, 4, 1}, DropRun{0, 4, 1}, DropRun{3, 3, 0}}) {
+  for (const DropRun& run :
+       {DropRun{2, 3, 1}, DropRun{5, 4, 1}, DropRun{0, 4, 1}, DropRun{3, 3, 0}}) {
     note.write({2, run});
     EXPECT_THROW(reader->last_step(), MismatchError) << run.first << " to " << run.last;
   }

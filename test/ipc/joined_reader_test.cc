@@ -119,8 +119,8 @@ TEST_F(JoinedReaderTest, H35AttachesToAllWithinOneLimit) {
     read.wait();
   });
   const auto start = Clock::now();
-  const std::string text = message_of<TimeoutError>(
-      [&] { make_joined_reader(endpoint, parts(), make_device_reader); });
+  const std::string text =
+      message_of<TimeoutError>([&] { make_joined_reader(endpoint, parts(), make_device_reader); });
   EXPECT_LT(Clock::now() - start, Milliseconds(3300)) << "one after the other";
   EXPECT_TRUE(contains(text, "_p1_ring")) << text;
   read.raise();

@@ -30,8 +30,7 @@ TEST(LeaseNote, SaysWhoHasHowManySinceWhen) {
   const auto most = std::chrono::floor<Milliseconds>(Clock::now() - since);
   std::smatch age;
   ASSERT_TRUE(std::regex_match(
-      text, age,
-      std::regex("2 leases are out, the oldest is held by request 7 for ([0-9]+) ms")))
+      text, age, std::regex("2 leases are out, the oldest is held by request 7 for ([0-9]+) ms")))
       << text;
   EXPECT_GE(std::stoll(age[1]), least.count());
   EXPECT_LE(std::stoll(age[1]), most.count());

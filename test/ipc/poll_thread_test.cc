@@ -36,13 +36,16 @@ bool readable(int fd, int limit_ms = test::kPatienceMs) {
 }
 void clear(int fd) {
   std::uint64_t times = 0;
-  EXPECT_EQ(::read(fd, &times, sizeof times), std::ssize_t{sizeof times});
+  EXPECT_EQ(::read(fd, &times, sizeof times), static_cast<ssize_t>(sizeof times));
 }
 
-class PollThreadTest : public test::EndpointTest {
+class RingOfOne : public test::EndpointTest {
  protected:
-  PollThreadTest() { endpoint.ring_depth = 1; }
+  RingOfOne() { endpoint.ring_depth = 1, endpoint.limit = kPatience; }
+};
 
+class PollThreadTest : public RingOfOne {
+ protected:
   void send(Step step, const std::vector<Slot>& slots) {
     send_step(worker, endpoint.shape, step, slots);
   }
@@ -57,7 +60,6 @@ class PollThreadTest : public test::EndpointTest {
 };
 
 TEST_F(PollThreadTest, H36TakesStepsInWhileItsSchedulerDoesSomethingElse) {
-  endpoint.limit = kPatience;
   Reader reader(poll_in_thread(make_device_reader(endpoint)));
   for (Step step = 1; step <= 50; ++step) send(step, {static_cast<Slot>(step)});
   reader.wait_for(50, kPatience);
@@ -105,7 +107,8 @@ TEST_F(PollThreadTest, LentRowsStayAsTheyAre) {
   const StepWindow window{1, 1};
   const std::byte* row = nullptr;
   RowState state{};
-  std::optional<Lease> lease = reader.lend({&slot, 1}, {&window, 1}, {&row, 1}, {&state, 1}, "test");
+  std::optional<Lease> lease =
+      reader.lend({&slot, 1}, {&window, 1}, {&row, 1}, {&state, 1}, "test");
   ASSERT_TRUE(lease.has_value());
   send(2, {3});
   std::this_thread::sleep_for(Milliseconds(20));

@@ -100,11 +100,11 @@ TEST_F(SegmentTest, AnAttachWithoutSharedMemorySaysWhatToDo) {
         mount("none", "/dev", "tmpfs", 0, "size=1m") != 0) {
       return;  // not allowed here
     }
-    for (const std::string& text :
-         {message_of<SystemError>([&] { make_device_reader(endpoint); }),
-          message_of<SystemError>([&] { Segment::create(name, kBytes); })}) {
-      EXPECT_TRUE(contains(text, "no /dev/shm here: mount it")) << text;
-    }
+    std::string text = message_of<SystemError>([&] { make_device_reader(endpoint); });
+    EXPECT_TRUE(contains(text, "no /dev/shm here: mount it")) << text;
+    text = message_of<SystemError>([&] { Segment::create(name, kBytes); });
+    EXPECT_TRUE(contains(text, "/dev/shm")) << text;
+    EXPECT_TRUE(contains(text, "must be mounted")) << text;
   });
   EXPECT_EQ(child.join(), 0);
 }
@@ -113,8 +113,9 @@ TEST_F(SegmentTest, AnotherUsersSegmentIsAnErrorThatSaysWhatToDo) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make another user's";
   const Segment segment = Segment::create(name, kBytes);
   ASSERT_EQ(chown(file().c_str(), 65534, 65534), 0);
-  for (const std::string& text : {message_of<MismatchError>([&] { Segment::open(name); }),
-                                  message_of<MismatchError>([&] { Segment::create(name, kBytes); })}) {
+  for (const std::string& text :
+       {message_of<MismatchError>([&] { Segment::open(name); }),
+        message_of<MismatchError>([&] { Segment::create(name, kBytes); })}) {
     EXPECT_TRUE(contains(text, "another user's, 65534, not this process's user 0")) << text;
     EXPECT_TRUE(contains(text, "run both ends as one user")) << text;
   }

@@ -1,6 +1,4 @@
 // README's scheduler, as it is, beside a real worker that goes wrong: it must go on.
-#include "readme_scheduler.h"
-
 #include <moetap/capturer.h>
 #include <moetap/host_device.h>
 #include <moetap/slots.h>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "../ipc/test_endpoint.h"
+#include "readme_scheduler.h"
 
 namespace moetap {
 namespace {
@@ -39,7 +38,8 @@ class ReadmeScheduler : public test::EndpointTest {
     std::copy(slots.begin(), slots.end(), host.as<Slot>());
     stream->copy(device_slots.data(), host.data(), count * sizeof(Slot));
     stream->synchronize();
-    for (std::size_t i = 0; i < 2 * count; ++i) host.as<std::int32_t>()[i] = static_cast<int>(i % 2);
+    for (std::size_t i = 0; i < 2 * count; ++i)
+      host.as<std::int32_t>()[i] = static_cast<int>(i % 2);
     stream->copy(ids.data(), host.data(), 2 * count * sizeof(std::int32_t));
     capturer->begin_step({.step = step, .num_tokens = tokens.size()}, *stream);
     for (const int layer : endpoint.shape.moe_layers()) {

@@ -84,9 +84,7 @@ class Oracle {
   }
   // It dropped the step: no slot gets anything, and it has failed. Between two such steps with none
   // that it published, all are taken for dropped.
-  void drop(int stage, Step step) {
-    stages_[stage].published.push_back({step, {}, true, true});
-  }
+  void drop(int stage, Step step) { stages_[stage].published.push_back({step, {}, true, true}); }
   // The stage's reader took in every step up to this one.
   void took_in(int stage, Step last) {
     Stage& s = stages_[stage];

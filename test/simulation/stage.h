@@ -115,7 +115,7 @@ class Stage {
   std::optional<Open> open_;
   Step last_ = 0;
   std::uint64_t dropped_ = 0;  // steps so far
-  std::set<Step> untold_;  // that failed, without this end having heard of it
+  std::set<Step> untold_;      // that failed, without this end having heard of it
 };
 
 }  // namespace moetap::simulation

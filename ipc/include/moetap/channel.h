@@ -111,8 +111,8 @@ class ChannelConsumer {
   // else what peek() returns tells of them. MismatchError as there.
   DropRun dropped() const;
 
-  // Returns when peek() would return a record or dropped() has changed since `known` (true), or when
-  // nothing came within the limit or can come because the producer is dead (false).
+  // Returns when peek() would return a record or dropped() has changed since `known` (true), or
+  // when nothing came within the limit or can come because the producer is dead (false).
   bool wait(Milliseconds limit, const DropRun& known = {});
   bool producer_alive() const;
 

@@ -25,12 +25,13 @@ struct Endpoint {
   int dp_rank = 0;
   int stage = 0;  // of a pipeline: 0 to 999
   int part = 0;   // the tensor-parallel rank, where each publishes its part of the tokens: 0 to 999
-  ModelShape shape;                      // of the rows that are published here
-  std::int64_t num_slots = 0;            // of the anchor KV-cache group: num_blocks * block_size
-  std::int64_t max_tokens = 0;           // the most tokens a step can have
-  int ring_depth = 4;       // device transport: steps that may wait for the scheduler
-  int steps_in_flight = 1;  // that the engine works on at once; endpoint_of() raises it to the stages
-                            // of the pipeline. With a ring below that no schedule could run freely.
+  ModelShape shape;             // of the rows that are published here
+  std::int64_t num_slots = 0;   // of the anchor KV-cache group: num_blocks * block_size
+  std::int64_t max_tokens = 0;  // the most tokens a step can have
+  int ring_depth = 4;           // device transport: steps that may wait for the scheduler
+  int steps_in_flight =
+      1;  // that the engine works on at once; endpoint_of() raises it to the stages
+          // of the pipeline. With a ring below that no schedule could run freely.
   ShmLayout layout = ShmLayout::native;  // shm transport
   Milliseconds limit{30'000};  // for any wait on the other side: attach, a full ring, a lock
   // Worker: all of its shared memory in huge pages, of which the last may be used in part only;

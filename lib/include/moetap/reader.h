@@ -30,9 +30,9 @@ class Reader {
   std::int64_t num_slots() const { return transport_->num_slots(); }
 
   // Takes in the steps that have arrived and returns the last whose outcome is known; never waits.
-  // Call it once a scheduling round, whatever else there is to do: a worker whose ring is full waits
-  // for it (or drops its steps, see OnFull). A scheduler that blocks elsewhere for longer has a
-  // thread for it: poll_in_thread() in <moetap/poll_thread.h>.
+  // Call it once a scheduling round, whatever else there is to do: a worker whose ring is full
+  // waits for it (or drops its steps, see OnFull). A scheduler that blocks elsewhere for longer has
+  // a thread for it: poll_in_thread() in <moetap/poll_thread.h>.
   Step poll() { return transport_->last_step(); }
   // As poll(), for who asks for the number.
   Step last_step() { return transport_->last_step(); }
