@@ -163,10 +163,28 @@ std::optional<Step> try_last_step(const SegmentFile& file, std::uint64_t depth) 
   return Step{0};
 }
 
+// The same twice is no half of a write.
+DroppedSteps dropped_so_far(const SegmentFile& file) {
+  struct alignas(DropNote) Copy {
+    std::array<std::byte, sizeof(DropNote)> bytes;
+  };
+  constexpr int kTries = 1000;
+  const auto copy = [&file] { return file.at<Copy>(offsetof(RingControl, drops)); };
+  for (int tries = 0; tries < kTries; ++tries) {
+    const Copy once = copy();
+    fence();
+    if (once.bytes != copy().bytes) continue;
+    const auto drops = reinterpret_cast<const DropNote*>(once.bytes.data())->read();
+    if (drops) return {drops->run.total, drops->run.last};
+  }
+  return {};  // its worker died while it wrote
+}
+
 void inspect_ring(const SegmentFile& file, Inspection& found) {
   constexpr int kTries = 1000;  // no worker fills a ring in the time of one, again and again
   const auto depth = static_cast<std::uint64_t>(found.endpoint->ring_depth);
   found.waiting = waiting_now(file, depth);
+  found.dropped = dropped_so_far(file);
   for (int tries = 0; tries < kTries; ++tries) {
     if (const auto step = try_last_step(file, depth)) {
       found.last_step = *step;

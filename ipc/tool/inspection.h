@@ -27,6 +27,7 @@ struct Inspection {
   bool lock_held = false;
   pid_t lock_holder = 0;      // 0 also if it cannot be named: a process in another PID namespace
   std::uint64_t waiting = 0;  // records of a ring that its reader has not taken
+  DroppedSteps dropped{};     // by a ring's worker, so far
 };
 
 // Reads, and changes nothing; only whether a buffer's lock is free it finds out by taking it. What

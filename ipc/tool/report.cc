@@ -66,7 +66,10 @@ nlohmann::json to_json(const Inspection& found) {
                {"max_tokens", endpoint.max_tokens},
                {"last_step", found.last_step}});
   if (segment.kind == Kind::ring) {
-    json.update({{"ring_depth", endpoint.ring_depth}, {"waiting", found.waiting}});
+    json.update({{"ring_depth", endpoint.ring_depth},
+                 {"waiting", found.waiting},
+                 {"dropped_steps", found.dropped.count},
+                 {"last_dropped_step", found.dropped.last}});
   } else {
     json.update({{"rows_present", found.rows_present},
                  {"lock_file", printable(segment.lock_file.string())},
@@ -85,8 +88,11 @@ std::string to_text(const Inspection& found) {
   text += fmt::format("    {}, {} slots, steps of up to {} tokens\n", endpoint.shape.to_string(),
                       endpoint.num_slots, endpoint.max_tokens);
   if (found.segment.kind == Kind::ring) {
-    return text + fmt::format("    last step {}, {} of {} records wait for the reader\n",
-                              found.last_step, found.waiting, endpoint.ring_depth);
+    text += fmt::format("    last step {}, {} of {} records wait for the reader\n", found.last_step,
+                        found.waiting, endpoint.ring_depth);
+    if (found.dropped.count == 0) return text;
+    return text + fmt::format("    {} steps were dropped for want of room, the last is step {}\n",
+                              found.dropped.count, found.dropped.last);
   }
   text += fmt::format(
       "    last step {}, {} rows present, lock held by {}\n", found.last_step, found.rows_present,

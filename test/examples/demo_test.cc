@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "../ipc/temporary_directory.h"
 #include "program.h"
 
 namespace demo::test {
@@ -55,6 +56,8 @@ class Demo : public testing::Test {
   }
 
   fs::path directory_ = fs::temp_directory_path() / fmt::format("moetap-demo-test-{}", ::getpid());
+  // Where the wire layout leaves its lock files.
+  moetap::test::ScopedVariable tmpdir_{"TMPDIR", directory_};
 };
 
 // What the demo's processes leave behind in shared memory.

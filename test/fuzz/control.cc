@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,12 @@ class Fuzzed {
         input_(input),
         writer_(endpoint_),
         neighbour_(Segment::open(buffer_name(endpoint_))) {}
+  Fuzzed(const Fuzzed&) = delete;
+  Fuzzed& operator=(const Fuzzed&) = delete;
+  // The wire layout's lock file is left for a process at the other end, of which there is none.
+  ~Fuzzed() {
+    if (endpoint_.layout == ShmLayout::wire) std::filesystem::remove(lock_path(endpoint_));
+  }
 
   void run() {
     for (int i = 0; i < 64 && !input_.empty(); ++i) fuzz::may_refuse([&] { act(); });

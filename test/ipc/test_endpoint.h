@@ -23,17 +23,25 @@ inline Endpoint test_endpoint() {
           .ring_depth = 4};
 }
 
-// A fixture with an endpoint of its own. Removes what a killed process left, also when it failed.
-class EndpointTest : public testing::Test {
- protected:
-  ~EndpointTest() override {
-    std::error_code ignored;
-    for (const auto& file : std::filesystem::directory_iterator("/dev/shm", ignored)) {
-      if (file.path().filename().string().find(endpoint.instance + "_") != std::string::npos) {
-        std::filesystem::remove(file.path(), ignored);
-      }
+// Shared memory of an instance that a killed process left, and the lock files of its wire layout,
+// which the processes that use them leave for each other.
+inline void remove_all_of(const std::string& instance) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  for (const fs::path& directory : {fs::path("/dev/shm"), fs::temp_directory_path(ignored)}) {
+    for (const auto& file : fs::directory_iterator(directory, ignored)) {
+      const std::string name = file.path().filename();
+      const bool ours = name.starts_with("moetap_") || name.starts_with("vllm_routed_experts_") ||
+                        directory == "/dev/shm";
+      if (ours && name.find(instance + "_") != std::string::npos) fs::remove(file.path(), ignored);
     }
   }
+}
+
+// A fixture with an endpoint of its own. Removes what is left, also when the test failed.
+class EndpointTest : public testing::Test {
+ protected:
+  ~EndpointTest() override { remove_all_of(endpoint.instance); }
 
   // Whether leftover `name` has been removed. Another program on this machine may be about to do
   // it, and nobody else can meanwhile.

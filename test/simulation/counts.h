@@ -60,6 +60,7 @@ enum class Event : std::uint8_t {
   failures_told,
   taken_by_request,
   dropped_steps,
+  waits_with_limit,
 };
 inline constexpr std::string_view kEventNames[] = {"rows present",
                                                    "rows missing",
@@ -106,9 +107,10 @@ inline constexpr std::string_view kEventNames[] = {"rows present",
                                                    "waits in vain",
                                                    "failures told",
                                                    "requests taken",
-                                                   "steps dropped"};
+                                                   "steps dropped",
+                                                   "waits with a limit"};
 inline constexpr std::size_t kEvents = std::size(kEventNames);
-static_assert(static_cast<std::size_t>(Event::dropped_steps) + 1 == kEvents);
+static_assert(static_cast<std::size_t>(Event::waits_with_limit) + 1 == kEvents);
 
 class Counts {
  public:

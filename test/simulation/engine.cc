@@ -1,5 +1,7 @@
 #include "engine.h"
 
+#include <moetap/error.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -68,6 +70,7 @@ void Engine::tick() {
     if (chance(10)) offload();
   }
   if (static_cast<int>(in_flight_.size()) < options_.depth) schedule();
+  if (!in_flight_.empty() && chance(10)) await();
   while (static_cast<int>(in_flight_.size()) >= options_.depth ||
          (!in_flight_.empty() && chance(30))) {
     if (!land()) break;
@@ -301,7 +304,7 @@ void Engine::set_rows(Request& request, Work& work, Step step) {
 // The oldest step runs; false if its worker cannot go on.
 bool Engine::land() {
   if (!in_flight_.front().begun) begin(in_flight_.front());
-  if (!worker_.run(*in_flight_.front().begun)) return false;
+  if (!in_flight_.front().ran && !worker_.run(*in_flight_.front().begun)) return false;
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   for (const auto& [request, how] : step.ends) worker_.end_request(request, how);
@@ -327,6 +330,38 @@ void Engine::begin(InFlight& step) {
     } else {
       begun.wanted.push_back({first, end});
     }
+  }
+}
+
+// The scheduler waits for its last step with a real limit, while its worker runs one after the
+// other. Not where drafts let nobody but the scheduler say where a step begins (see correct()), nor
+// for a step that is never published.
+void Engine::await() {
+  if (!options_.joined || options_.most_drafts > 0) return;
+  const InFlight& last = in_flight_.back();
+  const auto published = [this](const Work& work) {
+    return work.wants_rows || options_.publish_all;
+  };
+  if (!std::ranges::any_of(last.work, published)) return;
+  ++counts_[Event::waits_with_limit];
+  drop_views();
+  waits_ = true;
+  try {
+    reader_.wait_for(last.step, Milliseconds(5000));
+  } catch (const StepFailed&) {
+  } catch (const TimeoutError& error) {
+    throw Failure(fmt::format("deadlock: {}", error.what()));
+  }
+  waits_ = false;
+}
+
+void Engine::meanwhile() {
+  if (!waits_) return;
+  worker_.go_on();
+  for (InFlight& step : in_flight_) {
+    if (!step.begun) begin(step);
+    step.ran = step.ran || worker_.run(*step.begun);
+    if (!step.ran) return;
   }
 }
 
@@ -380,6 +415,7 @@ void Engine::output(const Work& work, Step step) {
 void Engine::correct(Request& request) {
   request.computed = request.run->next;
   for (InFlight& step : in_flight_) {
+    if (step.begun) continue;  // run.next counts it already
     for (Work& work : step.work) {
       if (work.run != request.run) continue;
       const std::int64_t tokens = work.positions.size();

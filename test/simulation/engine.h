@@ -40,6 +40,7 @@ struct EngineOptions {
   Reading reading = Reading::at_once;
   bool publish_all = true;   // also rows that nobody asked for
   bool per_request = false;  // the worker keeps the rows, and hands over a request's at its end
+  bool joined = false;       // its reader is of several stages
   int continued = 0;         // percent of the requests go on elsewhere after their prefill
 };
 
@@ -73,6 +74,8 @@ class Engine {
   void continue_here(Continuation continuation) { waiting_.push_back(std::move(continuation)); }
   // Some time passes, and what has come is taken in.
   void let_go_on();
+  // Time passes while this scheduler waits for a step: its worker goes on.
+  void meanwhile();
   // Nothing comes any more. Goes on until nothing is left, and shows that nothing is.
   void finish();
 
@@ -121,6 +124,7 @@ class Engine {
     Step step = 0;
     std::vector<Work> work;
     std::optional<StepWork> begun;
+    bool ran = false;  // ahead of its turn, while the scheduler waited
     std::vector<std::pair<std::uint64_t, RequestEnd>> ends;  // behind it
   };
   struct Put {  // was decided, and is not done yet
@@ -179,6 +183,7 @@ class Engine {
   void set_rows(Request& request, Work& work, Step step);
   bool land();
   void begin(InFlight& step);
+  void await();
   void run_work(Work& work, Step step);
   void output(const Work& work, Step step);
   void correct(Request& request);
@@ -253,6 +258,7 @@ class Engine {
   std::deque<Put> puts_;
   std::vector<Read> reads_;
   std::vector<View> views_;
+  bool waits_ = false;
   Step step_ = 0;
   Step flushed_ = 0;
   Step moved_as_ = 0;  // by a step that is landing

@@ -95,6 +95,7 @@ Simulation::Replica::Replica(Simulation& s, int rank) : simulation_(s) {
   if (options.per_request) options.trees = options.keeps = false;
   const bool in_stages = !options.per_request && dice.chance(50);
   const auto stages = static_cast<int>(in_stages ? 2 + dice.draw(std::min(1, layers - 2)) : 1);
+  options.joined = stages > 1;
   oracle_ = std::make_unique<Oracle>(s.router_, options.num_blocks * kBlock, stages,
                                      static_cast<std::uint32_t>(rank) << 24);
   for (int i = 0; i < stages; ++i) {
@@ -150,8 +151,11 @@ std::unique_ptr<SlotReadTransport> Simulation::Replica::make_reader() {
   std::vector<std::unique_ptr<SlotReadTransport>> readers;
   for (const StageOptions& stage : options_) {
     auto reader = stage.shm ? make_shm_reader(stage.endpoint) : make_device_reader(stage.endpoint);
-    readers.push_back(
-        std::make_unique<Witness>(std::move(reader), stage.number, stage.shm, *oracle_));
+    auto witness = std::make_unique<Witness>(std::move(reader), stage.number, stage.shm, *oracle_);
+    witness->meanwhile = [this] {
+      if (engine_) engine_->meanwhile();
+    };
+    readers.push_back(std::move(witness));
   }
   if (readers.size() == 1) return std::move(readers.front());
   ++simulation_.counts_[Event::workers_of_stages];

@@ -5,6 +5,7 @@
 namespace moetap::simulation {
 
 Step Witness::last_step() {
+  meanwhile();
   const Step last = reader_->last_step();
   oracle_.took_in(stage_, last);
   return last;

@@ -3,6 +3,7 @@
 
 #include <moetap/transport.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -19,6 +20,7 @@ class Witness final : public SlotReadTransport {
   const ModelShape& shape() const override { return reader_->shape(); }
   std::int64_t num_slots() const override { return reader_->num_slots(); }
   Step last_step() override;
+  std::function<void()> meanwhile = [] {};  // called before each look for what has come
   void wait_for(Step step, Milliseconds limit) override;
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override;

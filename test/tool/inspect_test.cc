@@ -146,7 +146,17 @@ TEST_F(Inspect, ShowsARingAndTakesNothingOutOfIt) {
   found = inspected(ring_name(endpoint));
   EXPECT_EQ(found["waiting"], 0);
   EXPECT_EQ(found["last_step"], 3);
-  EXPECT_TRUE(contains(run_tool({"inspect", ring_name(endpoint)}).output, "0 of 4 records wait"));
+  EXPECT_EQ(found["dropped_steps"], 0);
+  std::string text = run_tool({"inspect", ring_name(endpoint)}).output;
+  EXPECT_TRUE(contains(text, "0 of 4 records wait")) << text;
+  EXPECT_FALSE(contains(text, "dropped")) << text;
+  producer.drop({4, 4, 1});
+  producer.drop({7, 9, 2});
+  found = inspected(ring_name(endpoint));
+  EXPECT_EQ(found["dropped_steps"], 3);
+  EXPECT_EQ(found["last_dropped_step"], 9);
+  text = run_tool({"inspect", ring_name(endpoint)}).output;
+  EXPECT_TRUE(contains(text, "3 steps were dropped for want of room, the last is step 9")) << text;
 }
 
 TEST_F(Inspect, ShowsAWireBufferAsNobodys) {
