@@ -1,20 +1,16 @@
 #include "drop_note.h"
 
-#include "../../lib/src/injection.h"
-
 namespace moetap {
 
 // The order of the accesses is LeaseNote's.
 void DropNote::write(const Drops& drops) noexcept {
   const std::uint64_t writing = version_.load(std::memory_order_relaxed) | 1;
   version_.store(writing, std::memory_order_relaxed);
-  MOETAP_POINT("drop noting");
   after_.store(drops.after, std::memory_order_release);
   first_.store(drops.run.first, std::memory_order_release);
   last_.store(drops.run.last, std::memory_order_release);
   total_.store(drops.run.total, std::memory_order_release);
   version_.store(writing + 1, std::memory_order_release);
-  MOETAP_POINT("drop noted");
 }
 
 std::optional<DropNote::Drops> DropNote::read() const {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -167,6 +168,19 @@ TEST_F(DropTest, ANoteThatNoWorkerWritesIsNotBelieved) {
   note.write({1, {3, 3, 1}});
   EXPECT_EQ(reader->last_step(), 2u);
   EXPECT_EQ(state(*reader, 3, kAny), RowState::present);
+}
+
+TEST(DropNote, OfAWriterThatDiedInTheMiddleIsNone) {
+  DropNote note;
+  EXPECT_EQ(note.read()->run, DropRun{});
+  note.write({2, {3, 4, 2}});
+  EXPECT_EQ(note.read()->after, 2u);
+  EXPECT_EQ(note.read()->run, (DropRun{3, 4, 2}));
+  const std::uint64_t odd = 7;
+  std::memcpy(static_cast<void*>(&note), &odd, sizeof odd);  // version_
+  EXPECT_FALSE(note.read().has_value());
+  note.write({5, {6, 6, 3}});
+  EXPECT_EQ(note.read()->after, 5u);
 }
 
 TEST(StepOutcomes, FindsTheLastDroppedStepOfAWindow) {
