@@ -61,21 +61,22 @@ class Polled : public Transport {
           "ring_depth steps",
           every_.count()));
     }
-    thread_ = start_thread("a reader", [this] { run(); });
+    thread_->thread = start_thread("a reader", [this] { run(); });
     if (options.readable != nullptr) *options.readable = readable_.fd();
   }
   ~Polled() override {
-    // A forked child has no copy of the thread, and may have the lock as that had it.
+    // A forked child has no copy of the thread, whose end the destruction of each of these would
+    // wait for.
     if (!maker_.is_this_process()) {
-      thread_.detach();
+      static_cast<void>(thread_.release());
       return;
     }
     {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard lock(thread_->mutex);
       stop_ = true;
     }
-    wake_.notify_one();
-    thread_.join();
+    thread_->wake.notify_one();
+    thread_->thread.join();
   }
 
   const ModelShape& shape() const override { return reader_->shape(); }
@@ -96,7 +97,7 @@ class Polled : public Transport {
   template <class Call>
   auto with_reader(Call&& call) {
     maker_.require("the thread that polls a reader");
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(thread_->mutex);
     if (broken_) std::rethrow_exception(broken_);
     return call(*reader_);
   }
@@ -104,7 +105,7 @@ class Polled : public Transport {
 
  private:
   void run() noexcept {
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(thread_->mutex);
     Step seen = 0;
     bool alive = true;
     try {
@@ -114,7 +115,7 @@ class Polled : public Transport {
         if (last != seen || lives != alive) readable_.set();
         seen = last;
         alive = lives;
-        wake_.wait_for(lock, every_, [this] { return stop_; });
+        thread_->wake.wait_for(lock, every_, [this] { return stop_; });
       }
     } catch (...) {
       broken_ = std::current_exception();
@@ -126,11 +127,14 @@ class Polled : public Transport {
   const Milliseconds every_;
   const Readable readable_;
   Maker maker_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
   bool stop_ = false;
   std::exception_ptr broken_;
-  std::thread thread_;
+  struct Thread {
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::thread thread;
+  };
+  std::unique_ptr<Thread> thread_ = std::make_unique<Thread>();
 };
 
 class PolledSlots final : public Polled<SlotReadTransport> {
