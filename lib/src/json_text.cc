@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <limits>
 #include <set>
 #include <vector>
@@ -59,6 +60,40 @@ class Rules {
   std::vector<std::set<std::string>> keys_;  // of the objects that are open
 };
 
+// The word around a byte, for messages: the parser's own may be long before it comes to that.
+std::string word_at(std::string_view text, std::size_t byte) {
+  constexpr std::string_view kBetween = " \t\r\n,:[]{}\"";
+  if (text.empty()) return "the end";
+  byte = std::min(byte, text.size() - 1);
+  std::size_t first = byte;
+  std::size_t last = byte;
+  if (kBetween.find(text[byte]) == kBetween.npos) {
+    while (first > 0 && kBetween.find(text[first - 1]) == kBetween.npos) --first;
+    last = std::min(text.find_first_of(kBetween, byte), text.size()) - 1;
+  }
+  return shown(text.substr(first, last - first + 1));
+}
+
+// "line 2, column 18: invalid literal, at \"None\"".
+std::string describe(const Json::parse_error& error, std::string_view text) {
+  constexpr std::string_view kPosition = "parse error at ";
+  std::string reason = error.what();
+  if (const auto at = reason.find(kPosition); at != reason.npos) {
+    reason.erase(0, at + kPosition.size());
+  }
+  reason.resize(std::min(reason.size(), reason.find("; last read")));
+  return fmt::format("{}, at {}", cut(std::move(reason)),
+                     word_at(text, error.byte == 0 ? 0 : error.byte - 1));
+}
+
+// The end of a string that begins at text[at], a quotation mark.
+std::size_t end_of_string(std::string_view text, std::size_t at) {
+  for (++at; at < text.size() && text[at] != '"'; ++at) {
+    if (text[at] == '\\') ++at;
+  }
+  return std::min(at + 1, text.size());
+}
+
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view what) {
@@ -68,9 +103,35 @@ Json parse_json(std::string_view text, std::string_view what) {
       rules.see(depth, event, parsed);
       return true;
     });
-  } catch (const Json::exception& error) {  // no JSON, or a number that no type holds
+  } catch (const Json::parse_error& error) {
+    throw ArgumentError(fmt::format("{}: no valid JSON: {}", what, describe(error, text)));
+  } catch (const Json::exception& error) {  // a number that no type holds
     throw ArgumentError(fmt::format("{}: no valid JSON: {}", what, cut(error.what())));
   }
+}
+
+std::string quote_non_numbers(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  std::string result;
+  char before = 0;  // the last that is no blank
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = at + 1;
+    std::string_view quotes;
+    if (text[at] == '"') end = end_of_string(text, at);
+    for (const std::string_view word : {"Infinity", "-Infinity", "NaN"}) {
+      if ((before != ':' && before != '[' && before != ',') || !text.substr(at).starts_with(word)) {
+        continue;
+      }
+      const auto after = text.find_first_not_of(kBlanks, at + word.size());
+      if (after == text.npos || std::string_view(",]}").find(text[after]) == kBlanks.npos) continue;
+      end = at + word.size();
+      quotes = "\"";
+    }
+    result.append(quotes).append(text.substr(at, end - at)).append(quotes);
+    if (kBlanks.find(text[at]) == kBlanks.npos) before = text[end - 1];
+    at = end;
+  }
+  return result;
 }
 
 bool is_integer(const Json& value) {
@@ -88,6 +149,8 @@ std::int64_t integer(std::string_view name, const Json& value, std::int64_t leas
   return value.get<std::int64_t>();
 }
 
-std::string shown(const Json& value) { return cut(value.dump(-1, ' ', /*ensure_ascii=*/true)); }
+std::string shown(const Json& value) {
+  return cut(value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace));
+}
 
 }  // namespace moetap::detail

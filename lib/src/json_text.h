@@ -16,6 +16,11 @@ inline constexpr int kMaxJsonDepth = 64;
 // kMaxJsonDepth, or an object that has a key twice, of which a reader would see one.
 nlohmann::json parse_json(std::string_view text, std::string_view what);
 
+// Python writes numbers that are none as bare Infinity, -Infinity and NaN, which JSON has no words
+// for: the same text with them in quotes, where they stand for a value. Whoever needs a number
+// there then says what it is instead.
+std::string quote_non_numbers(std::string_view text);
+
 // Of a whole number in [least, most]; ArgumentError that names the value for anything else: neither
 // a fraction nor a truth value, which the library would convert, nor a number that it would wrap.
 std::int64_t integer(std::string_view name, const nlohmann::json& value, std::int64_t least,

@@ -2,6 +2,7 @@
 #include <moetap/error.h>
 #include <moetap/shape.h>
 
+#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include <filesystem>
@@ -133,6 +134,73 @@ const Family kFamilies[] = {
      R"({"num_hidden_layers": 24, "num_experts": 32, "num_experts_per_tok": 4,
          "num_dense_layers": 2})",
      {range(2, 24), 4, 32}},
+    {"MlpTypes",
+     R"({"num_hidden_layers": 4, "n_routed_experts": 64, "num_experts_per_tok": 4,
+         "mlp_layer_types": ["dense", "sparse", "sparse", "dense"]})",
+     {{1, 2}, 4, 64, 4}},
+    {"MlpTypesWinOverTheNumberOfDenseLayers",
+     R"({"num_hidden_layers": 4, "first_k_dense_replace": 2, "num_experts": 4,
+         "num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse", "sparse", "dense"]})",
+     {{1, 2}, 2, 4, 4}},
+    {"InklingDenseIndex",
+     R"({"text_config": {"num_hidden_layers": 5, "dense_mlp_idx": 2, "n_routed_experts": 256,
+         "num_experts_per_tok": 6}, "mtp_config": {"num_nextn_predict_layers": 8}})",
+     {range(2, 5), 6, 256}},
+    {"ExaoneFlags",
+     R"({"num_hidden_layers": 4, "num_experts": 8, "num_experts_per_tok": 2,
+         "first_last_k_dense_replace": 1, "is_moe_layer": [false, true, 1, 0]})",
+     {{1, 2}, 2, 8, 4}},
+    {"NemotronBlockTypes",
+     R"({"num_hidden_layers": 5, "n_routed_experts": 128, "num_experts_per_tok": 6,
+         "layers_block_type": ["mamba", "moe", "attention", "moe", "mlp"],
+         "mtp_layers_block_type": ["attention", "moe"]})",
+     {{1, 3}, 6, 128, 5}},
+    {"NemotronLayerTypesWithoutCount",
+     R"({"n_routed_experts": 128, "num_experts_per_tok": 6,
+         "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"]})",
+     {{1, 3}, 6, 128}},
+    {"BlockTypesOfAttentionSayNothingOfExperts",
+     R"({"num_hidden_layers": 3, "num_experts": 16, "num_experts_per_tok": 2,
+         "layer_types": ["full_attention", "linear_attention", "compressed_sparse_attention"],
+         "layers_block_type": ["mamba", "mamba", "attention"]})",
+     ModelShape::uniform(3, 2, 16)},
+    {"HunYuanSkipped",
+     R"({"num_hidden_layers": 4, "num_experts": [64, 64, 64, 64], "moe_topk": [8, 8, 8, 8],
+         "moe_layer_num_skipped": 1})",
+     {range(1, 4), 8, 64}},
+    {"NomicEveryN",
+     R"({"n_layer": 6, "num_experts": 8, "moe_top_k": 2, "moe_every_n_layers": 2})",
+     {{1, 3, 5}, 2, 8}},
+    {"Motif",
+     R"({"num_hidden_layers": 4, "num_experts": 384, "experts_top_k": 8,
+         "n_dense_first_layers": 2, "interleave_moe_layer_step": 1})",
+     {{2, 3}, 8, 384}},
+    {"Pangu",
+     R"({"num_hidden_layers": 5, "num_dense_layers": 3, "num_routed_experts": 256,
+         "num_experts_per_tok": 8})",
+     {{3, 4}, 8, 256}},
+    {"Step35",
+     R"({"num_hidden_layers": 5, "moe_num_experts": 288, "moe_top_k": 8,
+         "moe_layers_enum": "3,4", "moe_every_n_layer": 1, "moe_layer_offset": 0})",
+     {{3, 4}, 8, 288}},
+    {"MistralParams",
+     R"({"dim": 4096, "n_layers": 6, "moe": {"num_experts": 128, "num_experts_per_tok": 4,
+         "first_k_dense_replace": 3, "route_every_n": 1, "num_expert_groups": 1,
+         "expert_hidden_dim": 4096, "num_shared_experts": 1, "expert_parallel": 1}})",
+     {range(3, 6), 4, 128}},
+    {"MixtralParams",
+     R"({"dim": 4096, "n_layers": 32, "moe": {"num_experts": 8, "num_experts_per_tok": 2}})",
+     ModelShape::known("mixtral-8x7b")},
+    {"PythonsNumbers",
+     R"({"num_hidden_layers": 2, "num_experts": 8, "moe_top_k": 2,
+         "time_step_limit": [0.0, Infinity], "low":-Infinity , "none": [NaN,
+         Infinity], "text": "a \" [Infinity]"})",
+     ModelShape::uniform(2, 2, 8)},
+    {"NamesThatLookLikeSchedules",
+     R"({"num_hidden_layers": 2, "num_experts": 8, "moe_top_k": 2, "expert_dtype": "fp4",
+         "zero_expert_type": "identity", "zero_expert_num": 2, "use_mlp_layernorm": true,
+         "moe_layer_step": null, "mtp_mlp_layer_types": ["dense"]})",
+     ModelShape::uniform(2, 2, 10)},
 };
 INSTANTIATE_TEST_SUITE_P(All, ConfigFamily, testing::ValuesIn(kFamilies),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -145,6 +213,9 @@ TEST(Config, DenseModelIsAnError) {  // H26
            R"({"num_hidden_layers": 32, "text_config": {"num_hidden_layers": 32}})",
            R"({"num_hidden_layers": 32, "num_experts": 8, "top_k_experts": 2,
                "enable_moe_block": false})",
+           R"({"num_hidden_layers": 32, "num_experts": 1, "moe_topk": 1})",
+           R"({"num_hidden_layers": 2, "num_experts": [1, 1], "moe_topk": [1, 1]})",
+           R"({"num_hidden_layers": 32, "num_experts": 8, "moe_topk": 2, "use_moe": false})",
            "{}",
        }) {
     SCOPED_TRACE(json);
@@ -212,6 +283,74 @@ TEST(Config, WhatCannotBeReadForCertainIsAnErrorThatNamesTheKey) {
        {"moe_num_experts", "[64,64]"}},
       {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": [1, 2]})", {"moe_topk", "[1,2]"}},
       {"[]", {"object"}},
+      {R"({"num_hidden_layers": 2, "num_experts": [8, 16], "moe_topk": 2})",
+       {"num_experts", "[8,16]", "differ"}},
+      {R"({"num_hidden_layers": 2, "num_experts": [8, 8, 8], "moe_topk": 2})", {"[8,8,8]"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2,
+           "block_configs": [{"ffn": {}}, {"ffn": {}}]})",
+       {"block_configs", "layer to layer"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "blocks": [{}, {}]})",
+       {"\"blocks\"", "layer to layer"}},
+      {R"({"num_hidden_layers": 2, "num_experts": Infinity, "moe_topk": 2})",
+       {"num_experts", "\"Infinity\""}},
+      {R"({"n_layers": 2, "num_experts": 8, "moe": {"num_experts": 4, "num_experts_per_tok": 2}})",
+       {"\"num_experts\" is 8", "\"moe.num_experts\" is 4"}},
+      // Layer schedules: malformed ones, ...
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2,
+           "mlp_layer_types": ["dense"]})",
+       {"mlp_layer_types", "1 entries for 2 layers"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2,
+           "mlp_layer_types": ["dense", "moe"]})",
+       {"mlp_layer_types", "\"moe\"", "sparse"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "mlp_layer_types": "sparse"})",
+       {"mlp_layer_types", "\"sparse\""}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "is_moe_layer": [0, 2]})",
+       {"is_moe_layer", "2"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2,
+           "layers_block_type": ["moe", "retention"]})",
+       {"layers_block_type", "retention"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "moe_every_n_layers": 1})",
+       {"moe_every_n_layers"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "dense_mlp_idx": [0]})",
+       {"dense_mlp_idx", "[0]"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "expert_layer_offset": 1})",
+       {"expert_layer_offset", "expert_layer_period"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "moe_every_n_layer": 2})",
+       {"moe_every_n_layer", "moe_layers_enum"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "moe_layers_enum": "1",
+           "moe_layer_offset": 1})",
+       {"moe_layer_offset", "1", "0"}},
+      // ... ones that are read in several ways, or contradict each other, ...
+      {R"({"num_hidden_layers": 4, "num_experts": 8, "moe_topk": 2,
+           "first_last_k_dense_replace": 1})",
+       {"first_last_k_dense_replace", "is_moe_layer"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "decoder_sparse_step": 2,
+           "mlp_layer_types": ["sparse", "sparse"]})",
+       {"mlp_layer_types", "layer 0"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "is_moe_layer": [0, 0],
+           "mlp_layer_types": ["sparse", "sparse"]})",
+       {"is_moe_layer", "mlp_layer_types", "layer 0"}},
+      // ... and ones that nobody knows (H34), wherever they are.
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "moe_layer_skip": 1})",
+       {"moe_layer_skip", "is 1", "not understood"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "dense_every": 2})",
+       {"dense_every"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "MLP_Types": []})",
+       {"MLP_Types"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "expert_interval": 0})",
+       {"expert_interval"}},
+      {R"({"n_layers": 2, "moe": {"num_experts": 8, "num_experts_per_tok": 2, "period": 2}})",
+       {"moe.period", "is 2"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2,
+           "router_config": {"first_k_dense_replace": 1}})",
+       {"router_config.first_k_dense_replace", "not read there"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "blocks": ["moe", "mamba"]})",
+       {"blocks", "not understood"}},
+      {R"({"num_hidden_layers": 4, "num_experts": 8, "moe_topk": 2, "pattern": "ME*E"})",
+       {"pattern", "ME*E"}},
+      {R"({"first_k_dense_replace": 1,
+           "text_config": {"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2}})",
+       {"first_k_dense_replace", "beside the language model"}},
   };
   for (const Broken& broken : cases) {
     SCOPED_TRACE(broken.json);
@@ -221,9 +360,44 @@ TEST(Config, WhatCannotBeReadForCertainIsAnErrorThatNamesTheKey) {
   }
 }
 
+TEST(Config, ScheduleBesideTheModelMaySayTheSame) {
+  EXPECT_EQ(ModelShape::from_config(
+                R"({"first_k_dense_replace": 1, "text_config": {"num_hidden_layers": 2,
+                    "num_experts": 8, "moe_topk": 2, "first_k_dense_replace": 1}})"),
+            ModelShape({1}, 2, 8));
+}
+
+// Configurations of published models, by what their own code makes of them.
+TEST(Config, MatchTheSharedExpectations) {
+  const auto folder =
+      std::filesystem::path(MOETAP_SOURCE_ROOT).parent_path() / "shared/data/configs";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "there is no " << folder;
+  std::ifstream file(folder / "expected.json");
+  const auto all = nlohmann::json::parse(file);
+  EXPECT_GT(all.size(), 0u);
+  for (const auto& [name, expected] : all.items()) {
+    SCOPED_TRACE(name);
+    const auto path = folder / (name + ".json");
+    if (expected.is_string()) {
+      EXPECT_THROW(ModelShape::from_config_file(path), ArgumentError);
+      continue;
+    }
+    const ModelShape shape = ModelShape::from_config_file(path);
+    EXPECT_EQ(shape.moe_layers(), expected["layers"].get<std::vector<int>>());
+    EXPECT_EQ(shape.top_k(), expected["top_k"]);
+    EXPECT_EQ(shape.num_experts(), expected["experts"]);
+  }
+}
+
 TEST(Config, MalformedJsonIsAnErrorWithItsPosition) {
   expect_throw<ArgumentError>([] { ModelShape::from_config("{\n\"num_experts\": 8,,}"); },
-                              {"line 2", "column 18"});
+                              {"line 2", "column 18", "at \",\""});
+  const std::string much(1000, 'x');
+  expect_throw<ArgumentError>(
+      [&] { ModelShape::from_config("{\"" + much + "\": \"" + much + "\", \"a\": None}"); },
+      {"line 1", "invalid literal", "at \"None\""});
+  expect_throw<ArgumentError>([] { ModelShape::from_config("{Infinity: 1}"); }, {"\"Infinity\""});
+  expect_throw<ArgumentError>([] { ModelShape::from_config("{\"a\": Infinity"); }, {"line 1"});
   expect_throw<ArgumentError>([] { ModelShape::from_config(""); }, {"line 1"});
 }
 

@@ -47,8 +47,10 @@ class ModelShape {
   // MoE layers 0 … num_layers-1, and no others.
   static ModelShape uniform(int num_layers, int top_k, int num_experts);
 
-  // A Hugging Face config.json (its text, or a file), with the names that model families use; the
-  // model may sit under "text_config". A dense model is an ArgumentError (no experts).
+  // A Hugging Face config.json or Mistral params.json (its text, or a file), with the names that
+  // model families use; the model may sit under "text_config". ArgumentError that names the key for
+  // whatever is not understood for certain: a dense model (no experts, or one), a layer schedule
+  // under an unknown name (H34), layers that differ in top_k or experts.
   static ModelShape from_config(std::string_view json);
   static ModelShape from_config_file(const std::filesystem::path& path);
 

@@ -1,0 +1,53 @@
+// The facts of a Hugging Face or Mistral configuration. Each model family has its own words for
+// them; what is not understood for certain is refused.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace moetap::detail {
+
+// The part of a configuration that describes the language model. Refers to the JSON. Everything
+// throws ArgumentError that names the key.
+class ConfigValues {
+ public:
+  using Json = nlohmann::json;
+  using Names = std::span<const std::string_view>;
+  static constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+
+  explicit ConfigValues(const Json& model) : model_(model) {}
+
+  const Json& model() const { return model_; }
+
+  // Null if it is absent or null. Some keep their experts one level down: kNested.
+  const Json* find(std::string_view key) const;
+  static constexpr std::string_view kNested[] = {"ffn_config", "moe"};  // DBRX, Mistral
+
+  // A whole number, or for experts and top-k a list of the same one for each layer (HunYuan).
+  std::optional<std::int64_t> number(std::string_view key, std::int64_t least,
+                                     std::int64_t most = kMaxInt) const;
+  // Several names for one fact: those that are there must agree.
+  std::optional<std::int64_t> number(Names keys, std::int64_t least,
+                                     std::int64_t most = kMaxInt) const;
+
+  // 0 for a dense model: some of those carry the key with 0, 1 or null.
+  std::int64_t num_experts() const;
+  int top_k() const;
+  int num_layers() const;
+
+ private:
+  const Json& same_in_each_layer(std::string_view key, const Json& list) const;
+  void refuse_layers_that_differ() const;
+
+  const Json& model_;
+};
+
+// The names of the number of experts, for messages.
+std::span<const std::string_view> expert_names();
+
+}  // namespace moetap::detail
