@@ -5,6 +5,7 @@
 #include <moetap/shape.h>
 #include <moetap/types.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -69,13 +70,18 @@ class Random {
   std::uint64_t state_;
 };
 
-// Valid ids of the model, `count` of them.
+// Valid ids of the model, `count` of them, distinct in each top_k.
 template <class Id>
 std::vector<Id> random_ids(const ModelShape& shape, std::size_t count) {
   Random random(1);
   std::vector<Id> ids(count);
-  for (Id& id : ids)
-    id = static_cast<Id>(random.below(static_cast<std::uint64_t>(shape.num_experts())));
+  const auto top_k = static_cast<std::size_t>(shape.top_k());
+  for (std::size_t i = 0; i < count;) {
+    ids[i] = static_cast<Id>(random.below(static_cast<std::uint64_t>(shape.num_experts())));
+    const auto row = ids.begin() + static_cast<std::ptrdiff_t>(i / top_k * top_k);
+    const auto own = ids.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(row, own, *own) == own) ++i;
+  }
   return ids;
 }
 

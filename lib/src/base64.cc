@@ -47,6 +47,11 @@ std::string base64_encode(std::span<const std::byte> bytes) {
 std::vector<std::byte> base64_decode(std::string_view text) {
   const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
   if (text.size() % 4 != 0) {
+    const std::size_t end = text.size() - padding;
+    const auto* const bad = std::find_if(text.begin(), text.begin() + end, [](char c) {
+      return kValues[static_cast<unsigned char>(c)] == kBad;
+    });
+    if (bad != text.begin() + end) bad_character(static_cast<std::size_t>(bad - text.begin()));
     throw ArgumentError(
         fmt::format("base64: the text ends within a group of 4, at offset {}", text.size()));
   }

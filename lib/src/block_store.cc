@@ -51,23 +51,17 @@ void BlockStoreOptions::require_block(std::size_t bytes) const {
 }
 
 bool BlockStoreOptions::can_be_present(std::span<const std::byte> rows) const {
-  return detail::highest_id(shape, rows) < static_cast<std::uint32_t>(shape.num_experts()) &&
-         detail::filled_gap(shape, rows) < 0;
+  return detail::can_be_present(shape, rows);
 }
 
 void BlockStoreOptions::require_rows(std::span<const std::byte> rows) const {
   require_block(rows.size());
   if (can_be_present(rows)) return;
-  const std::uint32_t id = detail::highest_id(shape, rows);
-  if (id >= static_cast<std::uint32_t>(shape.num_experts())) {
-    throw RangeError(fmt::format(
-        "a block with expert id {} of a model with {} experts; store rows that are all present", id,
-        shape.num_experts()));
+  const std::size_t row_bytes = shape.row_bytes();
+  for (std::size_t i = 0; i < static_cast<std::size_t>(block_size); ++i) {
+    const auto row = rows.subspan(i * row_bytes, row_bytes);
+    if (!can_be_present(row)) detail::refuse_row(shape, row, fmt::format("a block's row {}", i));
   }
-  throw ArgumentError(
-      fmt::format("a block whose row {} has other bytes than 0 between its ids and its weights; "
-                  "clear them, or check that the weights begin at weights_offset(), {}",
-                  detail::filled_gap(shape, rows), shape.weights_offset()));
 }
 
 }  // namespace moetap

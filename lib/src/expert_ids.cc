@@ -1,11 +1,13 @@
 #include "expert_ids.h"
 
 #include <moetap/error.h>
+#include <moetap/picks.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 namespace moetap::detail {
 namespace {
@@ -36,19 +38,27 @@ Id highest(const ModelShape& shape, std::span<const std::byte> rows) {
   return most;
 }
 
-[[noreturn]] void throw_no_expert(const ModelShape& shape, std::span<const std::byte> row,
-                                  Slot slot) {
-  std::size_t index = 0;
-  const auto id = [&] {
-    return shape.id_type() == IdType::uint8 ? id_at<std::uint8_t>(row, index)
-                                            : std::uint32_t{id_at<std::uint16_t>(row, index)};
-  };
-  while (id() < static_cast<std::uint32_t>(shape.num_experts())) ++index;
-  const std::size_t layer = index / static_cast<std::size_t>(shape.top_k());
-  throw RangeError(fmt::format(
-      "row for slot {}, layer {}: expert id {} of a model with {} experts; put logical ids, before "
-      "any map to physical replicas, and ~slot for a row that is missing",
-      slot, shape.moe_layers()[layer], id(), shape.num_experts()));
+// Rows of ids that lie aligned, or of bytes.
+template <class Id>
+bool repeats(const ModelShape& shape, std::span<const std::byte> rows) {
+  const auto num_experts = static_cast<std::uint32_t>(shape.num_experts());
+  for (std::size_t row = 0; row < rows.size(); row += shape.row_bytes()) {
+    const auto* ids = reinterpret_cast<const Id*>(rows.data() + row);
+    for (int layer = 0; layer < shape.num_layers(); ++layer, ids += shape.top_k()) {
+      if (repeats_an_expert(ids, shape.top_k(), num_experts)) return true;
+    }
+  }
+  return false;
+}
+
+// H32.
+bool repeats(const ModelShape& shape, std::span<const std::byte> rows) {
+  if (shape.repeats_experts() || shape.top_k() == 1) return false;
+  if (shape.id_type() == IdType::uint8) return repeats<std::uint8_t>(shape, rows);
+  if (reinterpret_cast<std::uintptr_t>(rows.data()) % sizeof(std::uint16_t) == 0) {
+    return repeats<std::uint16_t>(shape, rows);
+  }
+  return repeats<std::uint16_t>(shape, std::vector<std::byte>(rows.begin(), rows.end()));
 }
 
 }  // namespace
@@ -75,22 +85,56 @@ void clear_gap(const ModelShape& shape, std::byte* row) {
   std::memset(row + shape.ids_bytes(), 0, shape.weights_offset() - shape.ids_bytes());
 }
 
+bool can_be_present(const ModelShape& shape, std::span<const std::byte> rows) {
+  return highest_id(shape, rows) < static_cast<std::uint32_t>(shape.num_experts()) &&
+         filled_gap(shape, rows) < 0 && !repeats(shape, rows);
+}
+
+void refuse_row(const ModelShape& shape, std::span<const std::byte> row, std::string_view name) {
+  std::vector<std::uint32_t> ids(shape.row_ids());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = shape.id_type() == IdType::uint8 ? id_at<std::uint8_t>(row, i)
+                                              : std::uint32_t{id_at<std::uint16_t>(row, i)};
+  }
+  const auto num_experts = static_cast<std::uint32_t>(shape.num_experts());
+  const auto top_k = static_cast<std::size_t>(shape.top_k());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= num_experts) refuse_id(shape, static_cast<int>(i / top_k), ids[i], name);
+  }
+  for (int layer = 0; layer < shape.num_layers(); ++layer) {
+    const std::uint32_t* picks = ids.data() + static_cast<std::size_t>(layer) * top_k;
+    const int k = repeated_pick(picks, shape.top_k(), num_experts);
+    if (k >= 0 && !shape.repeats_experts()) refuse_repeated(shape, layer, picks[k], name);
+  }
+  throw ArgumentError(fmt::format(
+      "{}: the {} bytes between its ids and its weights are not 0; clear them, or check that the "
+      "weights begin at weights_offset(), {}",
+      name, shape.weights_offset() - shape.ids_bytes(), shape.weights_offset()));
+}
+
+void refuse_id(const ModelShape& shape, int layer, std::int64_t id, std::string_view name) {
+  throw RangeError(fmt::format(
+      "{}, layer {}: expert id {} of a model with {} experts; give logical ids, before any map to "
+      "physical replicas, and rows that are missing as missing",
+      name, shape.moe_layers()[static_cast<std::size_t>(layer)], id, shape.num_experts()));
+}
+
+void refuse_repeated(const ModelShape& shape, int layer, std::int64_t id, std::string_view name) {
+  throw ArgumentError(fmt::format(
+      "{}, layer {}: expert id {} is picked twice, which no top-{} router does: is it memory that "
+      "nobody wrote? For a model that repeats experts on purpose, declare "
+      "ModelShape::with_repeated_experts()",
+      name, shape.moe_layers()[static_cast<std::size_t>(layer)], id, shape.top_k()));
+}
+
 void require_rows(const ModelShape& shape, std::span<const Slot> stored,
                   std::span<const std::byte> rows) {
-  const auto num_experts = static_cast<std::uint32_t>(shape.num_experts());
   const std::size_t row_bytes = shape.row_bytes();
-  if (rows.size() != stored.size() * row_bytes) return;
-  if (highest_id(shape, rows) < num_experts && filled_gap(shape, rows) < 0) return;
+  if (rows.size() != stored.size() * row_bytes || can_be_present(shape, rows)) return;
   for (std::size_t i = 0; i < stored.size(); ++i) {
-    if (stored[i] < 0) continue;
     const auto row = rows.subspan(i * row_bytes, row_bytes);
-    if (highest_id(shape, row) >= num_experts) throw_no_expert(shape, row, stored[i]);
-    if (filled_gap(shape, row) >= 0) {
-      throw ArgumentError(fmt::format(
-          "row for slot {}: the {} bytes between its ids and its weights are not 0; clear them, or "
-          "check that the weights begin at weights_offset(), {}",
-          stored[i], shape.weights_offset() - shape.ids_bytes(), shape.weights_offset()));
-    }
+    if (stored[i] < 0 || can_be_present(shape, row)) continue;
+    refuse_row(shape, row, fmt::format("row for slot {}", stored[i]));
   }
 }
 

@@ -13,7 +13,7 @@ namespace moetap::detail {
 
 struct NpyHeader {
   std::string_view type;              // NumPy's name, one of kNpyTypes
-  std::array<std::int64_t, 3> shape;  // tokens, num_layers, top_k
+  std::array<std::int64_t, 3> shape;  // tokens, layers, top_k
   std::string_view data;
 };
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "expert_ids.h"
 #include "injection.h"
 
 namespace moetap {
@@ -132,10 +133,34 @@ std::pair<Routes, Routes> Routes::split(std::int64_t position) const {
   return {part({range_.start, position}), part({position, range_.end})};
 }
 
+Routes Routes::with_layers(std::vector<int> moe_layers) const {
+  Routes some(shape_.with_layers(std::move(moe_layers)), range_);
+  const ModelShape& shape = some.shape_;
+  const auto top_k = static_cast<std::size_t>(shape_.top_k());
+  const auto copy_layers = [&](std::byte* to, const std::byte* from, std::size_t bytes) {
+    for (const int layer : shape.moe_layers()) {
+      std::memcpy(to, from + static_cast<std::size_t>(shape_.layer_index(layer)) * bytes, bytes);
+      to += bytes;
+    }
+  };
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    some.states_[i] = states_[i];
+    if (states_[i] != RowState::present && states_[i] != RowState::unverified) continue;
+    std::byte* const to = some.ids_.data() + i * shape.row_bytes();
+    const std::byte* const from = ids_.data() + i * shape_.row_bytes();
+    copy_layers(to, from, top_k * id_bytes(shape.id_type()));
+    detail::clear_gap(shape, to);
+    copy_layers(to + shape.weights_offset(), from + shape_.weights_offset(),
+                top_k * weight_bytes(shape.weight_type()));
+  }
+  return some;
+}
+
 void Routes::append(const Routes& next) {
   if (shape_ != next.shape_) {
-    throw ArgumentError(fmt::format("cannot append rows of {} to rows of {}",
-                                    next.shape_.to_string(), shape_.to_string()));
+    throw ArgumentError(fmt::format("cannot append rows of {} to rows of {}: they differ in {}",
+                                    next.shape_.to_string(), shape_.to_string(),
+                                    next.shape_.difference(shape_)));
   }
   if (next.range_.start != range_.end && !MOETAP_OFF("H28 ranges that meet")) {
     throw ArgumentError(

@@ -11,6 +11,7 @@
 
 #include "json_text.h"
 #include "npy_header.h"
+#include "text.h"
 
 namespace moetap {
 namespace {
@@ -82,6 +83,22 @@ std::string decoded(const Json& json) {
   return {reinterpret_cast<const char*>(file.data()), file.size()};
 }
 
+// Numbers alone do not tell the layers of one pipeline stage from another's (H31).
+void require_same_model(const Json& json, const ModelShape& shape) {
+  const Json& layers = array(json, "layers");
+  if (!std::ranges::all_of(layers, is_integer)) bad_member(json, "layers");
+  if (layers != Json(shape.moe_layers())) {
+    throw ArgumentError(fmt::format(
+        "routes of MoE layers {} for rows of MoE layers {}: read them as the shape that they were "
+        "written with; Routes::with_layers() takes some of its layers",
+        detail::shown(layers), detail::join_ranges(shape.moe_layers())));
+  }
+  if (const std::int64_t experts = integer(json, "num_experts"); experts != shape.num_experts()) {
+    throw ArgumentError(
+        fmt::format("routes of {} experts for rows of {}", experts, shape.to_string()));
+  }
+}
+
 // Ids, and the weights that the shape has; no others.
 Routes rows(const Json& json, const std::string& ids, const ModelShape& shape, std::int64_t start) {
   const auto found = json.find("weights");
@@ -140,10 +157,13 @@ void note_reasons(const Json& runs, Routes& routes) {
 std::string to_json(const Routes& routes, IdType type) {
   const std::string rows = not_present(routes);
   return fmt::format(
-      R"({{"start": {}, "end": {}, "dtype": "{}", "shape": [{}, {}, {}], "npy": "{}"{}{}}})",
+      R"({{"start": {}, "end": {}, "dtype": "{}", "shape": [{}, {}, {}], "layers": [{}], )"
+      R"("num_experts": {}, "npy": "{}"{}{}}})",
       routes.range().start, routes.range().end, id_type_name(type), routes.range().size(),
-      routes.shape().num_layers(), routes.shape().top_k(), to_npy_base64(routes, type),
-      weights(routes), rows.empty() ? "" : fmt::format(R"(, "not_present": [{}])", rows));
+      routes.shape().num_layers(), routes.shape().top_k(),
+      fmt::join(routes.shape().moe_layers(), ", "), routes.shape().num_experts(),
+      to_npy_base64(routes, type), weights(routes),
+      rows.empty() ? "" : fmt::format(R"(, "not_present": [{}])", rows));
 }
 
 Routes from_json(std::string_view text, const ModelShape& shape) {
@@ -153,6 +173,7 @@ Routes from_json(std::string_view text, const ModelShape& shape) {
   const std::string dtype = string(json, "dtype");
   const Json& dimensions = array(json, "shape");
   if (!std::ranges::all_of(dimensions, is_integer)) bad_member(json, "shape");
+  require_same_model(json, shape);
   const std::string bytes = decoded(json);
 
   Routes routes = rows(json, bytes, shape, start);

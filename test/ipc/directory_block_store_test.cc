@@ -288,6 +288,7 @@ TEST_F(DirectoryBlockStoreTest, AnIdThatTheModelDoesNotHaveIsNeverData) {  // H2
   eight.shape = ModelShape::uniform(2, 2, 8);
   const auto store = make_directory_block_store(path, eight);
   std::vector<std::byte> rows(eight.block_bytes(), std::byte{7});
+  for (std::size_t i = 0; i < rows.size(); i += 2) rows[i] = std::byte{3};
   EXPECT_EQ(store->put(key_of(1), rows), Put::stored);
   rows.back() = std::byte{200};
   expect_throw<RangeError>([&] { store->put(key_of(2), rows); }, {"expert id 200", "8 experts"});
@@ -303,12 +304,27 @@ TEST_F(DirectoryBlockStoreTest, AnIdThatTheModelDoesNotHaveIsNeverData) {  // H2
   EXPECT_TRUE(store->get(key_of(1), rows));
 }
 
+TEST_F(DirectoryBlockStoreTest, AnExpertThatIsPickedTwiceIsNeverData) {  // H32
+  const auto store = open();
+  EXPECT_EQ(put(*store, 1), Put::stored);
+  std::vector<std::byte> rows(options(100).block_bytes());
+  expect_throw<ArgumentError>([&] { store->put(key_of(2), rows); }, {"picked twice"});
+  std::vector<std::byte> file;
+  BlockFile(options(100)).encode(key_of(1), rows, file);
+  write(only_file(), {reinterpret_cast<const char*>(file.data()), file.size()});
+  EXPECT_FALSE(store->get(key_of(1), rows));
+  EXPECT_EQ(store->stats().refused, 1u);
+}
+
 TEST_F(DirectoryBlockStoreTest, BytesBetweenIdsAndWeightsAreNeverData) {
   BlockStoreOptions weighed = options(100);
   weighed.shape = ModelShape::uniform(1, 3, 8).with_weights(WeightType::float32);
   weighed.max_bytes = 100 * weighed.block_bytes();
   const auto store = make_directory_block_store(path, weighed);
   std::vector<std::byte> rows(weighed.block_bytes());
+  for (std::size_t row = 0; row < rows.size(); row += weighed.shape.row_bytes()) {
+    for (std::size_t k = 0; k < 3; ++k) rows[row + k] = static_cast<std::byte>(k);
+  }
   EXPECT_EQ(store->put(key_of(1), rows), Put::stored);
   rows[weighed.shape.ids_bytes()] = std::byte{1};
   expect_throw<ArgumentError>([&] { store->put(key_of(2), rows); }, {"row 0", "4"});

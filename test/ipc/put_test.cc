@@ -179,6 +179,7 @@ TEST_P(PutTest, H20AnIdOfNoExpertIsRefusedAndChangesNothing) {
       const auto id = [&](std::size_t row, std::size_t index, int value) {
         std::memcpy(&rows[row * endpoint.shape.row_bytes() + index * width], &value, width);
       };
+      for (std::size_t i = 0; i < 12; ++i) id(i / 6, i % 6, static_cast<int>(i % 2));
       id(1, 5, num_experts);  // the last one
       const FillPlan plan{.step = 2, .slots = {1, 2}};
       expect_throw<RangeError>([&] { reader.put(2, plan.slots, rows); },
@@ -197,6 +198,36 @@ TEST_P(PutTest, H20AnIdOfNoExpertIsRefusedAndChangesNothing) {
       EXPECT_EQ(states_of_step_1(), (std::vector{RowState::clobbered, RowState::missing}));
       id(1, 5, num_experts - 1);
       reader.put(3, plan.slots, rows);
+    }
+  }
+}
+
+TEST_P(PutTest, H32AnExpertThatIsPickedTwiceIsRefusedAndChangesNothing) {
+  for (const int num_experts : {16, 300}) {  // uint8, uint16
+    for (const bool declared : {false, true}) {
+      endpoint.instance += "x";
+      endpoint.shape = ModelShape::uniform(3, 2, num_experts).with_repeated_experts(declared);
+      Worker worker(GetParam(), endpoint);
+      Reader reader(make_reader());
+      const Slots slots{1, 2};
+      std::vector<std::byte> rows = rows_of(endpoint.shape, 9, slots);
+      const std::size_t width = id_bytes(endpoint.shape.id_type());
+      // The last layer's picks of slot 2.
+      std::memcpy(&rows[rows.size() - 2 * width], &rows[rows.size() - width], width);
+      const FillPlan plan{.step = 2, .slots = {1, 2}};
+      if (declared) {
+        EXPECT_NO_THROW(fill_rows(reader, plan, rows, kPatience));
+        continue;
+      }
+      expect_throw<ArgumentError>([&] { reader.put(2, slots, rows); },
+                                  {"slot 2", "layer 2", "picked twice"});
+      expect_throw<ArgumentError>([&] { fill_rows(reader, plan, rows, kPatience); }, {"slot 2"});
+      std::vector<RowState> states(2);
+      std::vector<std::byte> got(rows.size());
+      const StepWindow second{2, 2};
+      reader.read(slots, {&second, 1}, got, states);
+      EXPECT_EQ(states, std::vector(2, RowState::missing));
+      EXPECT_NO_THROW(reader.put(2, Slots{1, ~Slot{2}}, rows));  // a missing row has no ids
     }
   }
 }

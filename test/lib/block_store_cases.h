@@ -33,7 +33,13 @@ inline std::vector<std::byte> rows_for(const BlockStoreOptions& options, int num
   std::mt19937 random(static_cast<unsigned>(number));
   std::vector<std::byte> rows(options.block_bytes());
   const auto num_experts = static_cast<unsigned>(options.shape.num_experts());
-  for (std::byte& byte : rows) byte = static_cast<std::byte>(random() % num_experts);
+  const auto top_k = static_cast<std::size_t>(options.shape.top_k());
+  for (std::size_t i = 0; i < rows.size();) {
+    rows[i] = static_cast<std::byte>(random() % num_experts);
+    const auto layer = rows.begin() + static_cast<std::ptrdiff_t>(i / top_k * top_k);
+    const auto own = rows.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(layer, own, *own) == own) ++i;  // distinct in a layer
+  }
   return rows;
 }
 

@@ -63,7 +63,10 @@ TEST_F(MemoryBlockStoreTest, RefusesIdsThatTheModelDoesNotHave) {  // H20
     options.shape = ModelShape::uniform(2, 2, experts);
     options.max_bytes = 3 * options.block_bytes();
     store = make_memory_block_store(options);
-    std::vector<std::byte> rows(options.block_bytes());
+    std::vector<std::byte> rows = rows_for(options, 1);
+    if (experts > 256) {
+      for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = std::byte{i % 4 == 0};
+    }
     const auto set_last = [&](int number) {
       const auto wide = static_cast<std::uint16_t>(number);
       const std::size_t size = experts > 256 ? 2 : 1;
@@ -75,6 +78,27 @@ TEST_F(MemoryBlockStoreTest, RefusesIdsThatTheModelDoesNotHave) {  // H20
     EXPECT_EQ(store->stats().blocks, 0u);
     set_last(experts - 1);
     EXPECT_EQ(store->put(key_of(1), rows), Put::stored);
+  }
+}
+
+TEST_F(MemoryBlockStoreTest, RefusesAnExpertThatIsPickedTwice) {  // H32
+  for (const int experts : {8, 300}) {                            // uint8, uint16
+    for (const bool declared : {false, true}) {
+      BlockStoreOptions options = small_store(3);
+      options.shape = ModelShape({1, 4}, 2, experts).with_repeated_experts(declared);
+      options.max_bytes = 3 * options.block_bytes();
+      store = make_memory_block_store(options);
+      const std::vector<std::byte> rows(options.block_bytes());  // memory that nobody wrote
+      if (declared) {
+        EXPECT_EQ(store->put(key_of(1), rows), Put::stored);
+        continue;
+      }
+      expect_throw<ArgumentError>(
+          [&] { store->put(key_of(1), rows); },
+          {"row 0", "layer 1", "expert id 0 is picked twice", "with_repeated_experts"});
+      EXPECT_EQ(store->stats().blocks, 0u);
+      EXPECT_FALSE(options.can_be_present(rows));
+    }
   }
 }
 

@@ -81,6 +81,38 @@ TEST(ToIds, RowsNotPresentAreMinusOneInSignedTypesOnly) {
   }
 }
 
+TEST(ToIds, OfAllHiddenLayersLieAtTheModelsLayer) {  // H31
+  const ModelShape shape({1, 4}, 3, 200, 6);
+  Routes routes = sample_routes(shape, {5, 8});
+  routes.states()[1] = RowState::missing;
+  for (const std::int64_t dense : {-1, 0, 77}) {
+    const std::vector<std::byte> bytes = to_ids(routes, IdType::int32, hidden_layers(dense));
+    ASSERT_EQ(bytes.size(), 3u * 6 * 3 * 4);
+    for (std::int64_t token = 0; token < 3; ++token) {
+      for (int layer = 0; layer < 6; ++layer) {
+        for (int k = 0; k < 3; ++k) {
+          std::int32_t id;
+          std::memcpy(&id, bytes.data() + ((token * 6 + layer) * 3 + k) * 4, sizeof id);
+          std::int64_t expected = dense;
+          if (layer == 1 || layer == 4) {
+            expected = token == 1 ? -1 : std::int64_t{sample_id(shape, 5 + token, layer / 4, k)};
+          }
+          EXPECT_EQ(id, expected) << token << ", " << layer << ", " << k;
+        }
+      }
+    }
+  }
+  routes.states()[1] = RowState::present;
+  expect_throw<RangeError>([&] { to_ids(routes, IdType::uint8, hidden_layers()); },
+                           {"uint8", "-1", "dense_id"});
+  expect_throw<RangeError>([&] { to_ids(routes, IdType::uint8, hidden_layers(256)); }, {"256"});
+  expect_throw<RangeError>([&] { to_ids(routes, IdType::int16, hidden_layers(32768)); }, {"32768"});
+  EXPECT_NO_THROW(to_ids(routes, IdType::uint8, hidden_layers(255)));
+  // Where every layer is MoE there is nothing to fill.
+  EXPECT_NO_THROW(to_ids(sample_routes(ModelShape::uniform(2, 3, 200), {0, 2}), IdType::uint8,
+                         hidden_layers()));
+}
+
 TEST(ToIds, Id255Of256ExpertsIsAnId) {             // H21
   Routes routes(ModelShape({0}, 1, 256), {0, 1});  // all bytes 0xFF
   routes.states()[0] = RowState::present;
@@ -175,9 +207,10 @@ TEST(Base64, DecodesWhatItEncodes) {
 
 TEST(Base64, BadTextIsAnErrorWithTheOffset) {
   const std::pair<const char*, const char*> cases[] = {
-      {"Zm9v!mFy", "offset 4"}, {"Zm9vYg", "offset 6"},    {"Zm=vYg==", "offset 2"},
-      {"Zm9vY===", "offset 5"}, {"====", "offset 0"},      {"Zg==Zg==", "offset 2"},
-      {"Zm9\n", "offset 3"},    {"Zh==", "offset 1"},      {"Zm9=", "offset 2"},
+      {"Zm9v!mFy", "offset 4"}, {"Zm9vYg", "offset 6"},     {"Zm=vYg==", "offset 2"},
+      {"Zm9vY===", "offset 5"}, {"====", "offset 0"},       {"Zg==Zg==", "offset 2"},
+      {"Zm9!b", "offset 3"},    {"Zm9v!mFyZg", "offset 4"}, {"Zm9v=", "offset 5"},
+      {"Zm9\n", "offset 3"},    {"Zh==", "offset 1"},       {"Zm9=", "offset 2"},
       {"Zm-_", "offset 2"},     {"Zm\xFF\xFF", "offset 2"}};
   for (const auto& bad : cases) {
     SCOPED_TRACE(bad.first);

@@ -45,8 +45,8 @@ TEST(RoutesJson, ComesBackAsItWas) {
 
 TEST(RoutesJson, SaysWhatItIsOf) {
   const std::string text = to_json(sample_routes(kShape, {5, 9}), IdType::int16);
-  EXPECT_TRUE(text.starts_with(
-      R"({"start": 5, "end": 9, "dtype": "int16", "shape": [4, 3, 2], "npy": "k05VTVBZ)"))
+  EXPECT_TRUE(text.starts_with(R"({"start": 5, "end": 9, "dtype": "int16", "shape": [4, 3, 2], )"
+                               R"("layers": [0, 1, 2], "num_experts": 16, "npy": "k05VTVBZ)"))
       << text;
   EXPECT_TRUE(text.ends_with("\"}")) << text;
 }
@@ -113,6 +113,51 @@ TEST(RoutesJson, RefusesOtherText) {
   refuse("k05V", "k15V", {".npy"});
   refuse("k05V", "!05V", {"base64"});
   refuse("\"npy\"", "\"npz\"", {"\"npy\"", "not there"});
+}
+
+TEST(RoutesJson, RefusesOtherLayersAndExperts) {  // H31
+  const ModelShape shape({1, 2}, 2, 16);
+  const std::string text = to_json(sample_routes(shape, {5, 9}), IdType::int16);
+  EXPECT_NO_THROW(from_json(text, ModelShape({1, 2}, 2, 16, 7)));  // its rows are the same
+  expect_throw<ArgumentError>(
+      [&] {
+        from_json(text, ModelShape({2, 3}, 2, 16));
+      },
+      {"[1,2]", "MoE layers 2, 3"});
+  expect_throw<ArgumentError>(
+      [&] {
+        from_json(text, ModelShape({1, 2}, 2, 17));
+      },
+      {"16 experts", "17 experts"});
+  const auto refuse = [&](const char* from, const char* to,
+                          std::initializer_list<std::string_view> words) {
+    expect_throw<ArgumentError>([&] { from_json(replaced(text, from, to), shape); }, words);
+  };
+  refuse("\"layers\": [1, 2], ", "", {"\"layers\"", "not there"});
+  refuse("\"num_experts\": 16, ", "", {"\"num_experts\"", "not there"});
+  refuse("[1, 2]", "[1, 2.5]", {"\"layers\"", "2.5"});
+  refuse("[1, 2]", "[1]", {"[1]"});
+}
+
+TEST(RoutesJson, OfAPipelineStageAreReadAsThatStageOnly) {  // H31
+  const ModelShape model({1, 2, 4}, 2, 16, 6);
+  const Routes whole = sample_routes(model, {0, 4});
+  const Routes stage = whole.with_layers({2, 4});
+  const std::string text = to_json(stage, IdType::uint8);
+  expect_equal(from_json(text, model.with_layers({2, 4})), stage);
+  expect_throw<ArgumentError>([&] { from_json(text, model.with_layers({1, 2})); }, {"[2,4]"});
+  expect_throw<ArgumentError>([&] { from_json(text, model); }, {"[2,4]", "1, 2, 4"});
+}
+
+TEST(RoutesJson, RefusesAnExpertThatIsPickedTwice) {  // H32
+  const ModelShape repeats = kShape.with_repeated_experts();
+  Routes routes(repeats, {5, 7});
+  std::ranges::fill(routes.bytes(), std::byte{0});  // memory that nobody wrote
+  std::ranges::fill(routes.states(), RowState::present);
+  const std::string text = to_json(routes, IdType::uint8);
+  expect_throw<ArgumentError>([&] { from_json(text, kShape); },
+                              {"position 5", "layer 0", "expert id 0 is picked twice"});
+  expect_equal(from_json(text, repeats), routes);
 }
 
 TEST(RoutesJson, RefusesWhatIsNestedTooDeeply) {
@@ -203,7 +248,7 @@ TEST(NpyReader, RefusesOtherFiles) {
   refuse(replaced(good, "<i2", "<f2"), {"<f2"});
   refuse(replaced(good, "False", "True "), {"C-ordered"});
   refuse(replaced(good, "(4, 3, 2)", "(4, 6)   "), {"shape"});
-  refuse(replaced(good, "(4, 3, 2)", "(3, 4, 2)"), {"(3, 4, 2)", "3 layers"});
+  refuse(replaced(good, "(4, 3, 2)", "(3, 4, 2)"), {"(3, 4, 2)", "3 layers", "MoE layers 0-2"});
   refuse(replaced(good, "(4, 3, 2)", "(5, 3, 2)"), {"5 tokens"});
   refuse(replaced(good, "(4, 3, 2), } ", "(-4, 3, 2), }"), {"-4 tokens"});
   refuse(replaced(good, "), } ", "), }x"), {"(4, 3, 2), }x"});
@@ -212,6 +257,97 @@ TEST(NpyReader, RefusesOtherFiles) {
   refuse(replaced(good, std::string("NUMPY\x01", 6), "NUMPY\x02"), {"format 1.0"});
   expect_throw<ArgumentError>([&] { from_npy(good, ModelShape::uniform(3, 1, 16), 0); },
                               {"(4, 3, 2)", "top-1"});
+}
+
+TEST(NpyReader, SaysWhatIsWrongInOneLine) {
+  const std::string good = to_npy(sample_routes(kShape, {0, 4}), IdType::int16);
+  for (const std::string& bad : {replaced(good, "<i2", "<f2"), replaced(good, "<i2", "\xFF\n2")}) {
+    try {
+      from_npy(bad, kShape, 0);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const ArgumentError& error) {
+      const std::string_view text = error.what();
+      EXPECT_EQ(text.find('\n'), text.npos) << text;
+      EXPECT_EQ(text.find("  "), text.npos) << text;
+    }
+  }
+}
+
+TEST(NpyReader, TakesRowsOfMoeLayersAndOfAllHiddenLayers) {  // H31
+  const ModelShape shape({1, 2, 4}, 2, 16, 6);
+  const Routes routes = sample_routes(shape, {0, 4});
+  expect_equal(from_npy(to_npy(routes, IdType::int16), shape, 0), routes);
+  expect_equal(from_npy(to_npy(routes, IdType::int16, hidden_layers()), shape, 0), routes);
+  expect_equal(from_npy(to_npy(routes, IdType::uint8, hidden_layers(0)), shape, 0, 0), routes);
+  expect_equal(from_npy(to_npy(routes, IdType::uint16, hidden_layers(65535)), shape, 0, 65535),
+               routes);
+
+  const std::string all = to_npy(routes, IdType::int16, hidden_layers());
+  for (const ModelShape& other : {shape.with_layers({1, 2}), shape.with_layers({2, 4}),
+                                  ModelShape({1, 2, 5}, 2, 16, 6), ModelShape({1, 4}, 2, 16, 6)}) {
+    // A layer that has a router in the file, and none in the shape.
+    expect_throw<ArgumentError>([&] { from_npy(all, other, 0); },
+                                {"position 0", "no router", "-1"});
+  }
+  // A layer without one, which then misses its routes.
+  EXPECT_EQ(from_npy(all, ModelShape({1, 2, 4, 5}, 2, 16), 0).count(RowState::missing), 4u);
+  expect_throw<ArgumentError>([&] { from_npy(all, shape, 0, 0); }, {"layer 0", "id -1", "0 was"});
+  expect_throw<ArgumentError>(
+      [&] {
+        from_npy(all, ModelShape({1, 2, 4}, 2, 16, 7), 0);
+      },
+      {"(4, 6, 2)", "(tokens, 3, 2)", "1, 2, 4", "(tokens, 7, 2)"});
+  expect_throw<ArgumentError>(
+      [&] {
+        from_npy(all, ModelShape({1, 2, 4}, 2, 16), 0);
+      },
+      {"(4, 6, 2)", "(tokens, 5, 2)"});
+}
+
+TEST(NpyReader, TakesWeightsOfEitherForm) {  // H31
+  for (const WeightType type : {WeightType::float32, WeightType::bfloat16}) {
+    const ModelShape shape = ModelShape({1, 3}, 2, 16, 5).with_weights(type);
+    Routes routes = sample_routes(shape, {0, 4});
+    for (std::size_t i = 0; i < routes.states().size(); ++i) {
+      for (std::size_t at = shape.weights_offset(); at < shape.row_bytes(); ++at) {
+        routes.bytes()[i * shape.row_bytes() + at] = static_cast<std::byte>(i * 16 + at);
+      }
+    }
+    for (const ArrayLayers layers : {kMoeLayers, hidden_layers()}) {
+      const std::string weights = weights_to_npy(routes, layers);
+      EXPECT_EQ(to_weights(routes, layers).size(),
+                4u * (layers.all_hidden ? 5 : 2) * 2 * weight_bytes(type));
+      const Routes back = from_npy(to_npy(routes, IdType::int32, layers), weights, shape, 0);
+      EXPECT_EQ(back.weight(2, 1, 1), routes.weight(2, 1, 1));
+      for (std::int64_t position = 0; position < 4; ++position) {
+        EXPECT_TRUE(std::ranges::equal(back.row(position).subspan(shape.weights_offset()),
+                                       routes.row(position).subspan(shape.weights_offset())));
+      }
+    }
+  }
+}
+
+TEST(NpyReader, RefusesAnExpertThatIsPickedTwice) {  // H32
+  const ModelShape shape({1, 4}, 2, 16);
+  for (const IdType type :
+       {IdType::uint8, IdType::uint16, IdType::int16, IdType::int32, IdType::int64}) {
+    Routes routes = sample_routes(shape, {0, 4});
+    const auto last = routes.bytes().last(2);  // the last layer's picks of position 3
+    last[0] = last[1];
+    for (const ArrayLayers layers : {kMoeLayers, hidden_layers(3)}) {
+      const std::string file = to_npy(routes, type, layers);
+      expect_throw<ArgumentError>([&] { from_npy(file, shape, 0, 3); },
+                                  {"position 3", "layer 4", "picked twice"});
+      EXPECT_TRUE(from_npy(file, shape.with_repeated_experts(), 0, 3).all_present());
+    }
+  }
+  // Missing routes are no experts.
+  EXPECT_EQ(
+      from_npy(to_npy(Routes(shape, {0, 4}), IdType::int16), shape, 0).count(RowState::missing),
+      4u);
+  EXPECT_TRUE(from_npy(to_npy(sample_routes(ModelShape({1}, 1, 1), {0, 2}), IdType::uint8),
+                       ModelShape({1}, 1, 1), 0)
+                  .all_present());
 }
 
 TEST(NpyReader, RefusesIdsThatTheModelDoesNotHave) {  // H20

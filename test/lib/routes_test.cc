@@ -96,6 +96,36 @@ TEST(Routes, AppendJoinsPartsThatMeet) {  // H28
   EXPECT_TRUE(joined.all_present());
 }
 
+TEST(Routes, OfSomeLayersKeepIdsWeightsAndStates) {  // H31
+  for (const WeightType type : {WeightType::none, WeightType::float32, WeightType::bfloat16}) {
+    const ModelShape shape = ModelShape({1, 2, 5, 7}, 3, 300, 9).with_weights(type);
+    Routes whole = sample_routes(shape, {4, 8});
+    for (std::size_t i = 0; i < 4; ++i) {
+      for (std::size_t at = shape.weights_offset(); at < shape.row_bytes(); ++at) {
+        whole.bytes()[i * shape.row_bytes() + at] = static_cast<std::byte>(i * 16 + at);
+      }
+    }
+    whole.states()[2] = RowState::stale;
+    const Routes some = whole.with_layers({2, 7});
+    EXPECT_EQ(some.shape(), shape.with_layers({2, 7}));
+    EXPECT_EQ(some.range(), whole.range());
+    EXPECT_TRUE(std::ranges::equal(some.states(), whole.states()));
+    for (const std::int64_t position : {4, 5, 7}) {
+      for (int k = 0; k < 3; ++k) {
+        EXPECT_EQ(some.id(position, 0, k), whole.id(position, 1, k));
+        EXPECT_EQ(some.id(position, 1, k), whole.id(position, 3, k));
+        if (type == WeightType::none) continue;
+        EXPECT_EQ(some.weight(position, 0, k), whole.weight(position, 1, k));
+        EXPECT_EQ(some.weight(position, 1, k), whole.weight(position, 3, k));
+      }
+    }
+    EXPECT_EQ(some.row(6)[0], std::byte{0xFF});
+    expect_throw<ArgumentError>([&] { whole.with_layers({2, 3}); }, {"3", "1, 2, 5, 7"});
+    Routes other = whole.with_layers({1, 2});
+    expect_throw<ArgumentError>([&] { other.append(some); }, {"MoE layers 2, 7 and 1, 2"});
+  }
+}
+
 TEST(Routes, AppendRefusesGapsOverlapsAndOtherShapes) {  // H18, H28
   Routes routes = sample_routes(kNarrow, {0, 4});
   expect_throw<ArgumentError>(
@@ -113,6 +143,15 @@ TEST(Routes, AppendRefusesGapsOverlapsAndOtherShapes) {  // H18, H28
         routes.append(Routes(kWide, {4, 6}));
       },
       {"512 experts", "256 experts"});
+  // The same numbers of layers: what differs is named all the same.
+  std::vector<int> others = kNarrow.moe_layers();
+  for (int& layer : others) layer += 1;
+  const ModelShape shifted(others, kNarrow.top_k(), kNarrow.num_experts());
+  expect_throw<ArgumentError>(
+      [&] {
+        routes.append(Routes(shifted, {4, 6}));
+      },
+      {"they differ in MoE layers", "num_hidden_layers"});
   EXPECT_EQ(routes.range(), (TokenRange{0, 4}));
   EXPECT_TRUE(routes.all_present());
 }

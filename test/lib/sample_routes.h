@@ -3,6 +3,7 @@
 
 #include <moetap/routes.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace moetap::test {
@@ -12,13 +13,15 @@ inline std::uint32_t sample_id(const ModelShape& shape, std::int64_t position, i
   return static_cast<std::uint32_t>(number % shape.num_experts());
 }
 
-// All present.
+// All present. Weights, if the shape has some, are 0.
 inline Routes sample_routes(const ModelShape& shape, TokenRange range) {
   Routes routes(shape, range);
-  std::byte* next = routes.bytes().data();
+  std::ranges::fill(routes.bytes(), std::byte{0});
   const std::size_t width = id_bytes(shape.id_type());
   for (std::int64_t position = range.start; position < range.end; ++position) {
-    routes.states()[static_cast<std::size_t>(position - range.start)] = RowState::present;
+    const auto index = static_cast<std::size_t>(position - range.start);
+    routes.states()[index] = RowState::present;
+    std::byte* next = routes.bytes().data() + index * shape.row_bytes();
     for (int layer = 0; layer < shape.num_layers(); ++layer) {
       for (int k = 0; k < shape.top_k(); ++k, next += width) {
         const std::uint32_t id = sample_id(shape, position, layer, k);

@@ -48,8 +48,11 @@ struct Router {
   }
   std::int64_t pick(std::uint32_t number, int layer, int k) const {
     if (k == 0 && layer == missing_layer(number)) return -1;
-    const std::uint64_t which = (std::uint64_t{number} * layers + layer) * top_k + k;
-    return static_cast<std::int64_t>(mix(which) % num_experts);
+    // Distinct: no stride has a factor in common with a number of experts that is drawn.
+    constexpr std::uint64_t kStrides[] = {1, 7, 11, 13};
+    const std::uint64_t drawn = mix(std::uint64_t{number} * layers + layer);
+    return static_cast<std::int64_t>((drawn / 4 % num_experts + kStrides[drawn % 4] * k) %
+                                     num_experts);
   }
   std::vector<std::byte> row(std::uint32_t number) const {
     const std::size_t width = num_experts <= 256 ? 1 : 2;

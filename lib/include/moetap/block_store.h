@@ -49,10 +49,11 @@ struct BlockStoreOptions {
   void validate() const;
   // ArgumentError unless a block's rows take this many bytes.
   void require_block(std::size_t bytes) const;
-  // Whether whole rows may all be present: with ids of the model (H20), and 0 before the weights.
+  // Whether whole rows may all be present: with ids of the model (H20), none twice in a layer
+  // unless it is declared (H32), and 0 before the weights.
   bool can_be_present(std::span<const std::byte> rows) const;
   // As require_block(); RangeError if a row has an id that the model does not have, ArgumentError
-  // if one has something else than 0 between ids and weights.
+  // if one has an id twice in a layer, or something else than 0 between ids and weights.
   void require_rows(std::span<const std::byte> rows) const;
 };
 
@@ -65,8 +66,8 @@ class BlockStore {
   virtual const BlockStoreOptions& options() const = 0;
 
   // Keeps a block's rows: block_bytes(), all of them present. ArgumentError for
-  // another size and for bytes that are not 0 between ids and weights, RangeError for an id that
-  // the model does not have.
+  // another size, an id that is twice in a layer and bytes that are not 0 between ids and weights,
+  // RangeError for an id that the model does not have.
   enum class Put : std::uint8_t {
     stored,
     present,  // under this key already, and stays as it was

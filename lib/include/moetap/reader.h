@@ -56,8 +56,8 @@ class Reader {
   }
 
   // See SlotReadTransport::put. RangeError, before anything is changed, for an id that the model
-  // does not have (H20), ArgumentError for bytes that are not 0 between ids and weights; the bytes
-  // of a row that is given as ~slot do not matter.
+  // does not have (H20), ArgumentError for one that is twice in a layer (H32) and for bytes that
+  // are not 0 between ids and weights; the bytes of a row that is given as ~slot do not matter.
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
   // Rows of positions [range.start, range.end) of a sequence that owns `blocks`. `windows` has one

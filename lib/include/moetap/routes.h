@@ -65,8 +65,12 @@ class Routes {
   // [start, position) and [position, end), e.g. at the prompt's length. RangeError outside.
   std::pair<Routes, Routes> split(std::int64_t position) const;
 
-  // Appends what follows. ArgumentError if the shapes differ or next.range().start is not
-  // range().end (a gap, or rows that the caller already has).
+  // Of some of the layers only, e.g. those of a trainer's pipeline stage; shape() says which.
+  // ArgumentError as ModelShape::with_layers().
+  Routes with_layers(std::vector<int> moe_layers) const;
+
+  // Appends what follows. ArgumentError if the shapes differ (layers, too) or next.range().start is
+  // not range().end (a gap, or rows that the caller already has).
   void append(const Routes& next);
 
  private:
@@ -92,29 +96,37 @@ std::span<const T> Routes::weights(std::int64_t position) const {
   return weights_of<T>(shape_, row(position));
 }
 
-// Ids as another type, [tokens][num_layers][top_k]. Rows that are not present become -1 in the
+// The layers of an array, which has no room for their ids: its reader has to know the form.
+struct ArrayLayers {
+  bool all_hidden = false;     // num_hidden_layers, layer i at index i; else the shape's MoE layers
+  std::int64_t dense_id = -1;  // what the layers that the shape does not name are filled with
+};
+inline constexpr ArrayLayers kMoeLayers{};
+constexpr ArrayLayers hidden_layers(std::int64_t dense_id = -1) { return {true, dense_id}; }
+
+// Ids as another type, [tokens][layers][top_k]. Rows that are not present become -1 in the
 // signed types and are a RowsNotPresent error in the unsigned ones. That includes unverified rows:
 // whoever vouches for them sets their states() to present first. RangeError if the type cannot hold
-// every id of the model.
-std::vector<std::byte> to_ids(const Routes& routes, IdType type);
+// every id of the model, or the dense_id of layers that the shape does not name.
+std::vector<std::byte> to_ids(const Routes& routes, IdType type, ArrayLayers layers = kMoeLayers);
 
-// The bytes of a NumPy .npy file (format 1.0, C order, shape (tokens, num_layers, top_k)), as
+// The bytes of a NumPy .npy file (format 1.0, C order, shape (tokens, layers, top_k)), as
 // to_ids converts them; and the same in base64 (RFC 4648, padded), as vLLM's API returns them.
-std::string to_npy(const Routes& routes, IdType type);
-std::string to_npy_base64(const Routes& routes, IdType type);
+std::string to_npy(const Routes& routes, IdType type, ArrayLayers layers = kMoeLayers);
+std::string to_npy_base64(const Routes& routes, IdType type, ArrayLayers layers = kMoeLayers);
 
-// The weights as they are, [tokens][num_layers][top_k] without the ids. Those of a row that is not
+// The weights as they are, [tokens][layers][top_k] without the ids. Those of a row that is not
 // present are NaN (all bits 1), and so may others be: the ids or states say which rows are there.
-// ArgumentError if the shape has none.
-std::vector<std::byte> to_weights(const Routes& routes);
+// So are those of layers that the shape does not name. ArgumentError if the shape has none.
+std::vector<std::byte> to_weights(const Routes& routes, ArrayLayers layers = kMoeLayers);
 
 // The bytes of a .npy file of them. NumPy has no bfloat16, so that these are their bits as uint16:
 // numpy.load(file).view(ml_dtypes.bfloat16) or
 // torch.from_numpy(numpy.load(file)).view(torch.bfloat16).
-std::string weights_to_npy(const Routes& routes);
+std::string weights_to_npy(const Routes& routes, ArrayLayers layers = kMoeLayers);
 
 std::string base64_encode(std::span<const std::byte> bytes);
-// ArgumentError with the offset of the first bad character.
+// ArgumentError with the offset of the first bad character, or of the end within a group.
 std::vector<std::byte> base64_decode(std::string_view text);
 
 }  // namespace moetap
