@@ -33,8 +33,9 @@ struct DumpOptions {
   std::string name;  // of a native buffer
   std::string slots;
   std::string file;
-  std::string type;  // of ids; empty: the narrowest, int16 or int32 with `missing`
+  std::string type;  // of ids; empty: the narrowest, int16 or int32 with one of the next two
   bool missing = false;
+  bool hidden_layers = false;  // rows of all of the model's layers
   Step first_step = 1;
   Step last_step = std::numeric_limits<Step>::max();
   std::chrono::milliseconds limit{2000};

@@ -1,3 +1,4 @@
+#include <moetap/block_store.h>
 #include <moetap/readers.h>
 #include <moetap/routes.h>
 
@@ -62,6 +63,19 @@ Routes read_routes(const SegmentFile& file, Endpoint endpoint, std::span<const S
   return routes;
 }
 
+// What a file gives further is checked as rows from elsewhere are (H20, H32).
+void require_sound(const Routes& routes, std::span<const Slot> slots, const std::string& name) {
+  const BlockStoreOptions any{.shape = routes.shape(), .weights = {}};
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const auto row = routes.row(static_cast<std::int64_t>(i));
+    if (routes.states()[i] != RowState::present || any.can_be_present(row)) continue;
+    throw MismatchError(fmt::format(
+        "{}: the row of slot {} has an id of no expert, or the same expert twice in a layer: its "
+        "memory was overwritten; nothing is written",
+        name, slots[i]));
+  }
+}
+
 void require_present(const Routes& routes, std::span<const Slot> slots) {
   if (routes.all_present()) return;
   std::string text;
@@ -80,7 +94,7 @@ void require_present(const Routes& routes, std::span<const Slot> slots) {
 
 IdType type_of(const DumpOptions& options, const ModelShape& shape) {
   if (options.type.empty()) {
-    if (!options.missing) return shape.id_type();
+    if (!options.missing && !options.hidden_layers) return shape.id_type();
     return holds_ids(IdType::int16, shape.num_experts()) ? IdType::int16 : IdType::int32;
   }
   for (const IdType type :
@@ -127,18 +141,18 @@ void require_no_weights(const std::string& rows) {
 
 // Wherever this ends, rows that are there have their own states and weights beside them: they come
 // last, and an earlier dump's go first.
-void write_files(const std::string& path, const Routes& routes, IdType type) {
+void write_files(const std::string& path, const Routes& routes, IdType type, ArrayLayers layers) {
   const bool has_weights = routes.shape().weight_type() != WeightType::none;
   if (!has_weights) require_no_weights(path);
   const Interrupts interrupts;
   NewFile rows_file(path);
   NewFile states_file(beside(path, "states"));
   std::optional<NewFile> weights_file;
-  rows_file.write(to_npy(routes, type), interrupts);
+  rows_file.write(to_npy(routes, type, layers), interrupts);
   states_file.write(states_npy(routes.states()), interrupts);
   if (has_weights) {
     weights_file.emplace(beside(path, "weights"));
-    weights_file->write(weights_to_npy(routes), interrupts);
+    weights_file->write(weights_to_npy(routes, layers), interrupts);
   }
   unlink(path.c_str());
   states_file.place();
@@ -152,7 +166,9 @@ void write_files(const std::string& path, const Routes& routes, IdType type) {
 // Rows, and the largest file that is made of them.
 std::size_t bytes_of_memory(std::size_t slots, const ModelShape& shape, IdType type) {
   const std::size_t element = std::max(id_bytes(type), weight_bytes(shape.weight_type()));
-  return slots * (sizeof(Slot) + shape.row_bytes() + sizeof(RowState) + shape.row_ids() * element);
+  const auto layers = static_cast<std::size_t>(shape.num_hidden_layers());  // or fewer
+  return slots * (sizeof(Slot) + shape.row_bytes() + sizeof(RowState) +
+                  layers * static_cast<std::size_t>(shape.top_k()) * element);
 }
 
 }  // namespace
@@ -167,11 +183,13 @@ ExitStatus dump_command(const DumpOptions& options) {
   }
   const IdType type = type_of(options, endpoint.shape);
   const auto slots = parse_slots(options.slots, endpoint.num_slots);
+  const ArrayLayers layers = options.hidden_layers ? hidden_layers() : kMoeLayers;
   Routes routes(endpoint.shape, {0, 0});
   try {
     routes = read_routes(file, endpoint, slots, options);
+    require_sound(routes, slots, printable(file.name()));
     if (!options.missing) require_present(routes, slots);
-    write_files(options.file, routes, type);
+    write_files(options.file, routes, type, layers);
   } catch (const std::bad_alloc&) {
     throw SystemError(
         ENOMEM, fmt::format("the rows of {} slots take {} bytes of memory; name fewer with --slots",
@@ -183,7 +201,11 @@ ExitStatus dump_command(const DumpOptions& options) {
       {"file", printable(options.file)},
       {"states_file", printable(beside(options.file, "states"))},
       {"dtype", id_type_name(type)},
-      {"shape", {slots.size(), endpoint.shape.num_layers(), endpoint.shape.top_k()}}};
+      {"shape",
+       {slots.size(),
+        layers.all_hidden ? endpoint.shape.num_hidden_layers() : endpoint.shape.num_layers(),
+        endpoint.shape.top_k()}},
+      {"moe_layers", endpoint.shape.moe_layers()}};
   if (endpoint.shape.weight_type() != WeightType::none) {
     json["weights_file"] = printable(beside(options.file, "weights"));
     json["weights"] = weight_type_name(endpoint.shape.weight_type());

@@ -50,7 +50,7 @@ EXAMPLES
   moetap gc --dry-run)";
 
 constexpr const char* kInspect =
-    R"(Lists segments: owner alive or dead, kind, model, bytes, last step, and for a buffer the
+    R"(Shows: owner alive or dead, kind, model, bytes, last step, and for a buffer the
 rows present, who holds its lock, and the latest failed steps; for a ring its reader and the
 records that wait. It only reads files: it maps nothing, becomes nobody's reader, and has a buffer's
 lock only for the moment that shows that it was free. Numbers of a living worker are from one look each and may be a step apart.)";
@@ -65,8 +65,9 @@ up after 100 ms. Of a ring only the counters can be seen: its rows are for its o
 SIGHUP, SIGINT and SIGTERM end it, with status 0, also in a report that nobody takes.)";
 
 constexpr const char* kDump =
-    R"(Writes rows of a slot buffer to a NumPy file of shape (slots, layers, top_k), the state of
-each to FILE.states.npy (uint8: 0 present, 1 missing, 2 stale, 3 clobbered), and weights, if rows
+    R"(Writes rows of a slot buffer to a NumPy file of shape (slots, layers, top_k): of the MoE layers,
+or with --hidden-layers of all of the model's, whose dense ones hold -1. The state of
+each goes to FILE.states.npy (uint8: 0 present, 1 missing, 2 stale, 3 clobbered), and weights, if rows
 hold some, to FILE.weights.npy. They are read under the shared lock, a dead worker's too, for as long
 as its lock file is there: its schedulers may still put rows; one that changes while it is read
 is missing. Unless --missing is given, nothing is written if any row is not present. All files have
@@ -78,7 +79,8 @@ symbolic link, or anything else than a plain file, is refused, and so is a FILE.
 would lie beside rows without weights.)";
 
 constexpr const char* kPlan =
-    R"(Says what an endpoint takes, for each transport: bytes on the device, of pinned memory, in
+    R"(Says which of the model's layers have a router, in ranges ("3-60"), and how many hidden layers
+there are; then what an endpoint takes, for each transport: bytes on the device, of pinned memory, in
 shared memory, in the scheduler, and over the bus for a step. The numbers come from the functions
 that the library allocates by. The ring of the `device` transport is pinned and shared memory, and
 counts as both. A per-request host cache grows with the running requests and is not in it.)";
@@ -164,9 +166,10 @@ class Program {
   }
 
   template <class Options>
-  CLI::App* add(const char* name, const char* text, Options& options,
+  CLI::App* add(const char* name, const char* summary, const char* details, Options& options,
                 ExitStatus (*command)(const Options&)) {
-    CLI::App* sub = app.add_subcommand(name, text);
+    CLI::App* sub = app.add_subcommand(name, summary);
+    sub->footer(fmt::format("\n{}\n{}", details, kFooter));
     sub->add_flag("--json", options.json, "print JSON");
     sub->callback(
         [this, &options, command] { chosen = [&options, command] { return command(options); }; });
@@ -184,12 +187,15 @@ class Program {
   }
 
   void add_inspect() {
-    add("inspect", kInspect, inspect, inspect_command)
+    add("inspect", "Lists segments: owner, model, last step, what waits, problems", kInspect,
+        inspect, inspect_command)
         ->add_option("NAME", inspect.name, "a segment or an instance; all if left out");
   }
 
   void add_watch() {
-    CLI::App* sub = add("watch", kWatch, watch, watch_command);
+    CLI::App* sub =
+        add("watch", "Shows living workers: steps and rows a second, load of the experts", kWatch,
+            watch, watch_command);
     sub->add_option("NAME", watch.name, "a segment or an instance; all if left out");
     add_number(sub, "--interval", watch.interval, "milliseconds between two reports", kHour)
         ->default_str("1000");
@@ -199,7 +205,8 @@ class Program {
   }
 
   void add_dump() {
-    CLI::App* sub = add("dump", kDump, dump, dump_command);
+    CLI::App* sub =
+        add("dump", "Writes rows of a slot buffer to a NumPy file", kDump, dump, dump_command);
     sub->add_option("NAME", dump.name, "a buffer, or an instance that has one")->required();
     sub->add_option("--slots", dump.slots, "slots and ranges, as in 0-15,40,64-79, or all")
         ->required();
@@ -208,6 +215,8 @@ class Program {
                     "of ids: uint8, uint16, int16, int32 or int64; else the narrowest");
     sub->add_flag("--missing", dump.missing,
                   "write rows that are not present too, all -1 (int16 unless --type is given)");
+    sub->add_flag("--hidden-layers", dump.hidden_layers,
+                  "rows of all hidden layers, dense ones -1 (int16 unless --type is given)");
     add_number(sub, "--first-step", dump.first_step, "rows of earlier steps are stale")
         ->default_str("1");
     add_number(sub, "--last-step", dump.last_step, "rows of later steps are clobbered");
@@ -216,7 +225,8 @@ class Program {
   }
 
   void add_plan() {
-    CLI::App* sub = add("plan", kPlan, plan, plan_command);
+    CLI::App* sub = add("plan", "Says which layers a model has rows of, and what an endpoint takes",
+                        kPlan, plan, plan_command);
     constexpr std::int64_t kMost = std::numeric_limits<int>::max();
     sub->add_option("--config", plan.config, "the model's config.json");
     sub->add_option("--model", plan.model, "or the name of a known model");
@@ -239,7 +249,7 @@ class Program {
   }
 
   void add_gc() {
-    add("gc", kGc, gc, gc_command)
+    add("gc", "Removes what dead workers left in shared memory", kGc, gc, gc_command)
         ->add_flag("--dry-run", gc.dry_run, "say what would be removed, and remove nothing");
   }
 

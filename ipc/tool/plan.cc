@@ -107,11 +107,26 @@ std::vector<Transport> transports(const Endpoint& endpoint, int staging_depth) {
   return all;
 }
 
+// "0, 3-60".
+std::string ranges(const std::vector<int>& layers) {
+  std::string text;
+  for (auto first = layers.begin(); first != layers.end();) {
+    auto last = first;
+    while (last + 1 != layers.end() && last[1] == *last + 1) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", *first);
+    if (last != first) text += fmt::format("-{}", *last);
+    first = last + 1;
+  }
+  return text;
+}
+
 std::string to_text(const Endpoint& endpoint, const std::vector<Transport>& all, int ranks) {
-  std::string text =
-      fmt::format("{}, {} slots, steps of up to {} tokens, {} {}; rows of {} bytes\n",
-                  endpoint.shape.to_string(), endpoint.num_slots, endpoint.max_tokens, ranks,
-                  ranks == 1 ? "rank" : "ranks", endpoint.shape.row_bytes());
+  std::string text = fmt::format(
+      "{}, {} slots, steps of up to {} tokens, {} {}; rows of {} bytes\n"
+      "MoE layers {} of {} hidden layers\n",
+      endpoint.shape.to_string(), endpoint.num_slots, endpoint.max_tokens, ranks,
+      ranks == 1 ? "rank" : "ranks", endpoint.shape.row_bytes(),
+      ranges(endpoint.shape.moe_layers()), endpoint.shape.num_hidden_layers());
   for (const Transport& transport : all) {
     text += fmt::format("\n{}\n", transport.name);
     for (const Part& part : transport.parts) {
@@ -126,6 +141,8 @@ std::string to_text(const Endpoint& endpoint, const std::vector<Transport>& all,
 
 nlohmann::json to_json(const Endpoint& endpoint, const std::vector<Transport>& all, int ranks) {
   nlohmann::json json = {{"num_layers", endpoint.shape.num_layers()},
+                         {"moe_layers", endpoint.shape.moe_layers()},
+                         {"num_hidden_layers", endpoint.shape.num_hidden_layers()},
                          {"top_k", endpoint.shape.top_k()},
                          {"num_experts", endpoint.shape.num_experts()},
                          {"weights", weight_type_name(endpoint.shape.weight_type())},

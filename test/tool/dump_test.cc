@@ -207,11 +207,12 @@ TEST_F(Dump, OfABufferThatIsTakenOverMeanwhileIsStatus6) {
 class DumpOfPutRows : public Dump {
  protected:
   DumpOfPutRows() {
-    endpoint.shape = ModelShape::uniform(256, 128, 256);  // rows that take long
+    // Rows that take long, each of one id only.
+    endpoint.shape = ModelShape::uniform(256, 128, 256).with_repeated_experts();
     endpoint.num_slots = 32;
   }
 
-  // Puts all rows again and again, each of one id only.
+  // Puts all rows again and again.
   class Scheduler {
    public:
     explicit Scheduler(const Endpoint& endpoint)
@@ -302,6 +303,41 @@ TEST_F(Dump, WritesMissingRowsAsMinusOneWhereAskedTo) {
   std::int16_t last = 0;
   std::memcpy(&last, npy.data() + npy.size() - sizeof last, sizeof last);
   EXPECT_EQ(last, -1);
+}
+
+TEST_F(Dump, WritesRowsOfAllHiddenLayersWhereAskedTo) {  // H31
+  for (const WeightType weights : {WeightType::none, WeightType::float32}) {
+    endpoint.instance += "x";
+    endpoint.shape = ModelShape({1, 3}, 2, 16, 5).with_weights(weights);
+    const Worker worker(endpoint, {{1, 2}});
+    const Result result = dump("1-2", {"--hidden-layers"});
+    ASSERT_EQ(result.status, 0) << result.output;
+    EXPECT_EQ(result.json()["shape"], (nlohmann::json{2, 5, 2}));
+    EXPECT_EQ(result.json()["moe_layers"], (nlohmann::json{1, 3}));
+    EXPECT_EQ(result.json()["dtype"], "int16");
+    const Routes routes =
+        weights == WeightType::none
+            ? from_npy(content(file), endpoint.shape, 0)
+            : from_npy(content(file), content(output_directory / "rows.weights.npy"),
+                       endpoint.shape, 0);
+    EXPECT_TRUE(routes.all_present());
+    EXPECT_EQ(content(file), to_npy(routes, IdType::int16, hidden_layers()));
+    EXPECT_EQ(dump("1-2", {"--hidden-layers", "--type", "uint8"}).status, 2);
+  }
+}
+
+TEST_F(Dump, OfRowsThatSomebodyOverwroteIsStatus4) {  // H20, H32
+  const Worker worker(endpoint, {{1, 2}});
+  const std::vector<std::byte> zeros(endpoint.shape.row_bytes());
+  const std::vector<std::byte> foreign(endpoint.shape.row_bytes(), std::byte{200});
+  Step step = 2;
+  for (const auto& row : {zeros, foreign}) {
+    make_shm_reader(endpoint)->put(step++, Slots{2}, row);
+    const Result result = dump("1-2");
+    EXPECT_EQ(result.status, 4) << result.output;
+    EXPECT_TRUE(contains(result.output, "slot 2")) << result.output;
+    expect_nothing_written();
+  }
 }
 
 TEST_F(Dump, KnowsStaleAndClobberedRows) {

@@ -110,7 +110,15 @@ TEST(Tool, ExplainsItselfAndItsExitStatuses) {
     const Result own = run_tool({command, "--help"});
     EXPECT_EQ(own.status, 0) << command;
     EXPECT_TRUE(contains(own.output, "--json")) << own.output;
+    EXPECT_TRUE(contains(own.output, "EXIT STATUS")) << own.output;
+    EXPECT_LT(help.output.size(), own.output.size() + 1000) << command;
   }
+  // One line a command, its details in its own help.
+  const auto commands = help.output.substr(help.output.find("Subcommands:"));
+  const auto list = commands.substr(0, commands.find("EXIT STATUS"));
+  EXPECT_EQ(std::ranges::count(list, '\n'), 1 + 5 + 2) << list;
+  EXPECT_FALSE(contains(help.output, "mode 0600")) << help.output;
+  EXPECT_TRUE(contains(run_tool({"dump", "--help"}).output, "mode 0600"));
   EXPECT_EQ(run_tool({"--version"}).status, 0);
 }
 

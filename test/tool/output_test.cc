@@ -97,12 +97,13 @@ TEST_F(Output, ThatCannotBeWaitedForIsStatus1) {
   const Descriptor writer(write_end);
   std::string page(static_cast<std::size_t>(fcntl(write_end, F_SETPIPE_SZ, 4096)), 'x');
   ASSERT_EQ(write(write_end, page.data(), page.size()), ssize_t(page.size()));
-  ToolInto help(write_end, {"--help"});  // more than a pipe takes at once
-  ASSERT_TRUE(waits(help.pid()));
+  ToolInto plan(write_end, {"plan", "--layers", "1024", "--top-k", "2", "--experts", "16",
+                            "--blocks", "1", "--json"});  // more than a pipe takes at once
+  ASSERT_TRUE(waits(plan.pid()));
   const rlimit one{1, 1};
-  ASSERT_EQ(prlimit(help.pid(), RLIMIT_NOFILE, &one, nullptr), 0);
+  ASSERT_EQ(prlimit(plan.pid(), RLIMIT_NOFILE, &one, nullptr), 0);
   ASSERT_EQ(read(read_end, page.data(), page.size()), ssize_t(page.size()));
-  EXPECT_EQ(help.join(), 1);
+  EXPECT_EQ(plan.join(), 1);
 }
 
 TEST_F(Output, OfWatchThatNobodyTakesDoesNotKeepItFromEnding) {

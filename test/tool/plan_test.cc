@@ -115,6 +115,19 @@ TEST_F(Plan, TakesTheModelFromAFileOrByName) {
       run_tool({"plan", "--model", "qwen3-30b-a3b", "--blocks", "64", "--ranks", "2"});
   EXPECT_TRUE(test::contains(text.output, "48 layers x top-8 of 128 experts")) << text.output;
   EXPECT_TRUE(test::contains(text.output, "2 ranks")) << text.output;
+  EXPECT_TRUE(test::contains(text.output, "MoE layers 0-47 of 48 hidden layers")) << text.output;
+}
+
+TEST_F(Plan, NamesTheMoeLayers) {  // H34
+  const std::string config = directory.path() / "config.json";
+  std::ofstream(config) << R"({"num_hidden_layers": 8, "num_experts": 16, "moe_top_k": 2,
+                               "mlp_layer_types": ["dense", "sparse", "sparse", "sparse",
+                                                   "dense", "sparse", "dense", "dense"]})";
+  const Result text = run_tool({"plan", "--config", config, "--blocks", "64"});
+  EXPECT_TRUE(test::contains(text.output, "MoE layers 1-3, 5 of 8 hidden layers")) << text.output;
+  const auto json = run_tool({"plan", "--config", config, "--blocks", "64", "--json"}).json();
+  EXPECT_EQ(json["moe_layers"], (nlohmann::json{1, 2, 3, 5}));
+  EXPECT_EQ(json["num_hidden_layers"], 8);
 }
 
 TEST_F(Plan, NamesTheOptionThatTakesMoreBytesThanThereAreNumbersFor) {
