@@ -14,7 +14,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "block files are little-endian");
 
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 2;
 
 struct Head {
   char magic[8];
@@ -44,8 +44,8 @@ std::vector<std::byte> describe(const BlockStoreOptions& options) {
   append_number(text, options.block_size);
   append_number(text, options.shape.top_k());
   append_number(text, options.shape.num_experts());
-  append_number(text, options.shape.weight_type());
-  append_number(text, options.shape.repeats_experts());
+  const int repeats = options.shape.repeats_experts() ? 0x100 : 0;
+  append_number(text, static_cast<int>(options.shape.weight_type()) | repeats);
   append_number(text, options.shape.num_layers());
   for (const int layer : options.shape.moe_layers()) append_number(text, layer);
   append_number(text, options.weights.size());

@@ -166,11 +166,13 @@ TEST_F(DirectoryBlockStoreTest, APrefixHitInAnotherProcessFindsItsRows) {  // H9
   const std::vector<BlockId> blocks{1, 2};
   const std::vector<BlockKey> keys{key_of(1), key_of(2)};
   const Milliseconds now(0);
+  BlockStoreOptions numbers = options(100);
+  numbers.shape = test::number_shape();
   ChildProcess other([&] {
     Ledger ledger(4, 4);
     auto* memory = new test::SlotMemory(ledger.num_slots());
     Reader reader{std::unique_ptr<SlotReadTransport>(memory)};
-    const auto store = open();
+    const auto store = make_directory_block_store(path, numbers);
     ledger.admit({.request = 1, .num_tokens = 8, .placement = {blocks, 0}});
     ledger.schedule(1, 1, {0, 8});
     std::vector<std::pair<Slot, std::uint32_t>> rows;
@@ -183,7 +185,9 @@ TEST_F(DirectoryBlockStoreTest, APrefixHitInAnotherProcessFindsItsRows) {  // H9
   Ledger ledger(4, 4);
   Reader reader(std::make_unique<test::SlotMemory>(ledger.num_slots()));
   ledger.admit({.request = 1, .num_tokens = 9, .placement = {std::vector<BlockId>{3, 0, 1}, 0}});
-  EXPECT_EQ(load_blocks(*open(), keys, ledger, reader, 1, 1, 0, now), 2);
+  EXPECT_EQ(
+      load_blocks(*make_directory_block_store(path, numbers), keys, ledger, reader, 1, 1, 0, now),
+      2);
   const Routes routes = read_rows(reader, ledger.finish(1, 9), now);
   routes.require_present();
   for (std::int64_t p = 0; p < 8; ++p) EXPECT_EQ(test::number_at(routes, p), 1004u + p);

@@ -148,6 +148,9 @@ TEST_P(PutTest, BytesBetweenIdsAndWeightsAreRefusedAndChangeNothing) {
   std::vector<std::byte> rows(2 * endpoint.shape.row_bytes());
   for (std::size_t at = endpoint.shape.ids_bytes(); at < endpoint.shape.weights_offset(); ++at) {
     std::ranges::fill(rows, std::byte{0});
+    for (std::size_t i = 0; i < 12; ++i) {  // distinct picks
+      rows[i / 6 * endpoint.shape.row_bytes() + i % 6] = static_cast<std::byte>(i % 2);
+    }
     rows[endpoint.shape.row_bytes() + at] = std::byte{1};
     expect_throw<ArgumentError>([&] { reader.put(2, plan.slots, rows); },
                                 {"slot 2", "2 bytes", "weights_offset(), 8"});
