@@ -3,6 +3,7 @@
 //   worker [shm|device] [instance]
 #include <moetap/capturer.h>
 #include <moetap/device.h>
+#include <moetap/error.h>
 #include <moetap/slots.h>
 #include <moetap/transports.h>
 
@@ -20,6 +21,14 @@ namespace {
 // Your model's router. Any top_k distinct expert ids do here.
 std::int32_t expert(std::int64_t position, int layer, int k) {
   return static_cast<std::int32_t>((position * 7 + layer * 3 + k * 5) % 16);
+}
+
+// Steps whose rows are missing, and why; the scheduler hears it too. With the device transport some
+// time after publish().
+void report_failures(moetap::Capturer& capturer) {
+  for (const moetap::StepFailed& failure : capturer.take_failures()) {
+    std::fprintf(stderr, "worker: %s\n", failure.what());
+  }
 }
 
 void run(const std::string& transport, const std::string& instance) {
@@ -54,34 +63,43 @@ void run(const std::string& transport, const std::string& instance) {
     const auto last = example::kPrompt + static_cast<std::int64_t>(step) - 1;
     const moetap::TokenRange tokens{step == 1 ? 0 : last - 1, last};
 
-    capturer.begin_step({.step = step, .num_tokens = tokens.size()}, *stream);
+    try {
+      // Gives the step up if something is thrown before it is published.
+      moetap::StepGuard open(capturer, {.step = step, .num_tokens = tokens.size()}, *stream);
 
-    // Where the tokens' keys and values go in the KV cache is where their routes go as well.
-    const auto slots = moetap::slots_of(example::kBlocks, example::kBlockSize, tokens);
-    std::copy(slots.begin(), slots.end(), host_slots.as<moetap::Slot>());
-    stream->copy(slot_mapping.data(), host_slots.data(), slots.size() * sizeof(moetap::Slot));
+      // Where the tokens' keys and values go in the KV cache is where their routes go as well.
+      const auto slots = moetap::slots_of(example::kBlocks, example::kBlockSize, tokens);
+      std::copy(slots.begin(), slots.end(), host_slots.as<moetap::Slot>());
+      stream->copy(slot_mapping.data(), host_slots.data(), slots.size() * sizeof(moetap::Slot));
 
-    for (const int layer : shape.moe_layers()) {
-      auto* const layer_start = host_ids.as<std::int32_t>(layer_bytes * layer);
-      auto* id = layer_start;
-      for (std::int64_t position = tokens.start; position < tokens.end; ++position) {
-        for (int k = 0; k < shape.top_k(); ++k) *id++ = expert(position, layer, k);
+      for (const int layer : shape.moe_layers()) {
+        auto* const layer_start = host_ids.as<std::int32_t>(layer_bytes * layer);
+        auto* id = layer_start;
+        for (std::int64_t position = tokens.start; position < tokens.end; ++position) {
+          for (int k = 0; k < shape.top_k(); ++k) *id++ = expert(position, layer, k);
+        }
+        stream->copy(topk_ids.data(), layer_start, layer_bytes);
+        // One buffer serves all layers: capture() is ordered by the stream, as the copies are.
+        capturer.capture(layer,
+                         {.data = topk_ids.data(),
+                          .type = moetap::IdType::int32,
+                          .rows = tokens.size(),
+                          .columns = shape.top_k(),
+                          .row_stride = shape.top_k()},
+                         *stream);
       }
-      stream->copy(topk_ids.data(), layer_start, layer_bytes);
-      // One buffer serves all layers: capture() is ordered by the stream, as the copies are.
-      capturer.capture(layer,
-                       {.data = topk_ids.data(),
-                        .type = moetap::IdType::int32,
-                        .rows = tokens.size(),
-                        .columns = shape.top_k(),
-                        .row_stride = shape.top_k()},
-                       *stream);
+      open.publish(slot_mapping.as<moetap::Slot>());
+    } catch (const std::exception& error) {
+      // Of the forward pass, or the scheduler does not keep up. The step's rows are missing, and
+      // the engine goes on.
+      std::fprintf(stderr, "worker: step %d: %s\n", static_cast<int>(step), error.what());
     }
-    capturer.publish(slot_mapping.as<moetap::Slot>(), *stream);
+    report_failures(capturer);
     stream->synchronize();  // an engine waits for the sampled tokens; host_ids is free again
   }
 
   capturer.finalize(example::kSteps, std::chrono::seconds(30));
+  report_failures(capturer);
   std::printf("worker: %d steps published. Press Enter to end.\n",
               static_cast<int>(example::kSteps));
   std::fflush(stdout);

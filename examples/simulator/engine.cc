@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdio>
 #include <utility>
 
 namespace demo {
@@ -139,9 +140,13 @@ void Engine::complete_oldest() {
   const bool published = published_.front();
   published_.pop_front();
   if (published) {
-    patiently([&](moetap::Milliseconds limit) {
-      by_request_ ? by_request_->wait_for(step, limit) : reader_->wait_for(step, limit);
-    });
+    try {
+      patiently([&](moetap::Milliseconds limit) {
+        by_request_ ? by_request_->wait_for(step, limit) : reader_->wait_for(step, limit);
+      });
+    } catch (const moetap::StepFailed& failed) {
+      fmt::print(stderr, "{}\n", failed.what());  // its rows are missing, which the report counts
+    }
   }
   const std::int64_t visible = monotonic_ns();
   const StepReply reply = decode_reply(receive(Message::reply));

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -39,6 +40,7 @@ class Worker {
 
  private:
   void upload();
+  void publish(moetap::StepGuard& open);
   void record_graph();
   void run_layers(std::int64_t rows);
   void run_router(int layer, std::int64_t rows);
@@ -147,12 +149,14 @@ StepReply Worker::run(const PlanView& plan) {
   const std::int64_t rows = num_tokens <= graph_tokens_ ? graph_tokens_ : num_tokens;
 
   const std::int64_t began = monotonic_ns();
-  capturer_.begin_step({.step = plan.step,
-                        .num_tokens = num_tokens,
-                        .padded_tokens = rows,
-                        .requests = batch_.requests(),
-                        .wanted = plan.wanted},
-                       *stream_);
+  // Gives the step up if something is thrown before it is published.
+  moetap::StepGuard open(capturer_,
+                         {.step = plan.step,
+                          .num_tokens = num_tokens,
+                          .padded_tokens = rows,
+                          .requests = batch_.requests(),
+                          .wanted = plan.wanted},
+                         *stream_);
   const std::int64_t begun = monotonic_ns();
 
   upload();
@@ -169,11 +173,24 @@ StepReply Worker::run(const PlanView& plan) {
   stream_->record(*forward_done_);
   forward_done_->synchronize();
   const std::int64_t forward_end = monotonic_ns();
-  capturer_.publish(slots_.as<Slot>(), *stream_);
+  publish(open);
   const std::int64_t published = monotonic_ns();
   return {{plan.step, forward_end, begun - began + published - forward_end},
           batch_.counts(),
           batch_.sampled()};
+}
+
+// The tokens are sampled: an engine whose scheduler does not take rows in goes on without them.
+// They are missing, and the simulator's scheduler, which counts them, is told so.
+void Worker::publish(moetap::StepGuard& open) {
+  try {
+    open.publish(slots_.as<Slot>());
+  } catch (const moetap::TimeoutError& behind) {
+    fmt::print(stderr, "worker: {}\n", behind.what());
+  }
+  for (const moetap::StepFailed& failure : capturer_.take_failures()) {
+    fmt::print(stderr, "worker: {}\n", failure.what());
+  }
 }
 
 // The previous step has been synchronized, so the pinned buffers are free again. The device's

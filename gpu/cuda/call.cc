@@ -96,4 +96,9 @@ void check_cuda_launch(const char* kernel, int error) {
   if (cuda_error != cudaSuccess) cuda::fail(fmt::format("launch of {}", kernel), cuda_error);
 }
 
+void check_cuda_load(const char* kernel, int error) {
+  const auto cuda_error = static_cast<cudaError_t>(error);
+  if (cuda_error != cudaSuccess) cuda::fail(fmt::format("loading of {}", kernel), cuda_error);
+}
+
 }  // namespace moetap

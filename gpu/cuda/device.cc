@@ -56,6 +56,12 @@ class CudaDevice final : public Device {
 
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(index_); }
 
+  void load(const KernelEntry& kernel) override {
+    require_cuda(kernel);
+    const Scope scope(index_);
+    kernel.cuda_load();
+  }
+
  private:
   static void require_memory(const char* call, cudaError_t error, std::size_t bytes) {
     if (error == cudaSuccess) return;

@@ -10,6 +10,14 @@
 
 namespace moetap::cuda {
 
+void require_cuda(const KernelEntry& kernel) {
+  if (kernel.cuda != nullptr) return;
+  throw StateError(fmt::format(
+      "launch of {} on a GPU, but it was compiled for hosts only: name it in a .cu file, see "
+      "<moetap/cuda_kernel.h>",
+      kernel.name));
+}
+
 CudaEvent::CudaEvent(int device) : device_(device), event_(device) {
   const Scope scope(device_);
   MOETAP_CUDA(cudaEventCreateWithFlags, event_.out(), cudaEventDisableTiming);
@@ -36,11 +44,13 @@ CudaGraph::CudaGraph(int device, OwnedGraph graph)
 
 void CudaStream::copy(void* to, const void* from, std::size_t bytes) {
   const Scope scope(device_);
+  require_takes_work();
   MOETAP_CUDA(cudaMemcpyAsync, to, from, bytes, cudaMemcpyDefault, stream_);
 }
 
 void CudaStream::fill(void* to, std::uint8_t value, std::size_t bytes) {
   const Scope scope(device_);
+  require_takes_work();
   MOETAP_CUDA(cudaMemsetAsync, to, value, bytes, stream_);
 }
 
@@ -50,14 +60,10 @@ void CudaStream::launch(const KernelCall& call) {
     throw ArgumentError(fmt::format("launch of {} with {} blocks: need 0 to {}", call.entry().name,
                                     call.blocks(), kMaxBlocks));
   }
-  if (call.entry().cuda == nullptr) {
-    throw StateError(fmt::format(
-        "launch of {} on a GPU, but it was compiled for hosts only: name it in a .cu file, see "
-        "<moetap/cuda_kernel.h>",
-        call.entry().name));
-  }
+  require_cuda(call.entry());
   if (call.blocks() == 0) return;  // to CUDA an error
   const Scope scope(device_);
+  require_takes_work();
   call.entry().cuda(call.arguments(), call.blocks(), stream_);
 }
 
@@ -67,6 +73,7 @@ void CudaStream::launch(const Graph& graph) {
     throw ArgumentError("launch of a graph that another device recorded: record it on this one");
   }
   const Scope scope(device_);
+  require_takes_work();
   if (capturing()) return embed(own_graph->get());
   MOETAP_CUDA(cudaGraphLaunch, own_graph->executable(), stream_);
 }
@@ -100,6 +107,7 @@ void CudaStream::wait(Event& event) {
 
 void CudaStream::call(void (*callback)(void*), void* argument) {
   const Scope scope(device_);
+  require_takes_work();
   MOETAP_CUDA(cudaLaunchHostFunc, stream_, callback, argument);
 }
 
@@ -144,8 +152,23 @@ void CudaStream::abandon_recording() {
 
 bool CudaStream::capturing() const {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  MOETAP_CUDA(cudaStreamIsCapturing, stream_, &status);
+  const cudaError_t error = cudaStreamIsCapturing(stream_, &status);
+  if (error == cudaErrorStreamCaptureImplicit) {
+    (void)cudaGetLastError();
+    throw StateError(
+        "work on the legacy default stream while another stream records a graph, which that would "
+        "spoil: wait for the end of the recording, or use a stream that was made with "
+        "cudaStreamNonBlocking");
+  }
+  check(error, "cudaStreamIsCapturing");
   return status != cudaStreamCaptureStatusNone;
+}
+
+// The legacy default stream waits for all streams that do not say otherwise, and so for one that
+// records. To ask for its state does no harm, to queue work on it ends the recording:
+// https://docs.nvidia.com/cuda/cuda-c-programming-guide/#prohibited-and-unhandled-operations
+void CudaStream::require_takes_work() const {
+  if (stream_ == nullptr || stream_ == cudaStreamLegacy) (void)capturing();
 }
 
 void CudaStream::refuse_in_capture(const char* what) const {

@@ -11,6 +11,9 @@
 
 namespace moetap::cuda {
 
+// StateError for a kernel that was compiled for hosts only.
+void require_cuda(const KernelEntry& kernel);
+
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(int device);
@@ -65,6 +68,7 @@ class CudaStream : public Stream {
 
  private:
   bool capturing() const;
+  void require_takes_work() const;
   void refuse_in_capture(const char* what) const;
   void embed(cudaGraph_t graph);
   CudaEvent& own(Event& event) const;

@@ -35,6 +35,8 @@ class HostDevice : public Interface, public Executor {
 
   std::unique_ptr<Event> make_event() final { return std::make_unique<HostEvent>(*this); }
 
+  void load(const KernelEntry&) final {}
+
  private:
   Buffer allocate_aligned(std::size_t bytes, std::size_t alignment, Memory::Kind kind) {
     if (bytes == 0) return {};

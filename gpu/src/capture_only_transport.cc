@@ -2,6 +2,9 @@
 #include <moetap/device_cache.h>
 #include <moetap/transports.h>
 
+#include <exception>
+#include <vector>
+
 #include "owner_name.h"
 
 namespace moetap {
@@ -15,6 +18,8 @@ class CaptureOnlyTransport final : public CaptureTransport {
   const ModelShape& shape() const override { return cache_.shape(); }
   std::int64_t max_tokens() const override { return cache_.max_tokens(); }
 
+  void compare_all_picks() override { cache_.compare_all_picks(); }
+
   void begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream) override {
     cache_.begin_step(step.step, step.num_tokens, dp_row, stream);
   }
@@ -22,12 +27,22 @@ class CaptureOnlyTransport final : public CaptureTransport {
                Stream& stream) override {
     cache_.capture(layer, topk_ids, first_row, stream);
   }
-  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row,
-                  int shared_columns, RouteSink& sink) override {
+  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row, int shared_columns,
+                  RouteSink& sink) override {
     sink = cache_.sink(layer, first_row, end_row, shared_columns);
   }
   RouteOutput route_output(int layer) override { return cache_.route_output(layer); }
-  void publish(const Slot*, Stream&) override { cache_.end_step(); }
+  void publish(const Slot*, Stream& stream) override { cache_.end_step(stream); }
+  void skip_step(Stream& stream) override { cache_.end_step(stream); }
+  void give_up(const Slot*, Stream& stream) noexcept override {
+    try {
+      cache_.end_step(stream);
+    } catch (const std::exception&) {
+      // The stream takes no work: it records a graph, or the device is broken.
+    }
+  }
+  std::vector<StepFailed> take_failures() override { return {}; }
+  std::uint64_t num_failed() const override { return 0; }
   void finalize(Step, Milliseconds) override {}
   void end_request(std::uint64_t, RequestEnd) override {}
 

@@ -91,6 +91,8 @@ DeviceCache::DeviceCache(Device& device, const ModelShape& shape, std::int64_t m
       max_tokens_(max_tokens),
       layout_(shape, max_tokens),
       memory_(device.allocate(layout_.bytes)),
+      used_(device.make_event()),
+      distinct_(shape.repeats_experts() ? Distinct::none : Distinct::first_two),
       writer_(static_cast<std::size_t>(shape.num_layers())),
       copied_(static_cast<std::size_t>(shape.num_layers())) {
   // Stamps of step 0, "none", and ids that nobody wrote, also for a sink that is taken in a step.
@@ -98,9 +100,33 @@ DeviceCache::DeviceCache(Device& device, const ModelShape& shape, std::int64_t m
   stream->fill(memory_.data(), 0, layout_.routes);
   stream->fill(memory_.data() + layout_.routes, 0xFF, layout_.weights - layout_.routes);
   stream->synchronize();
+  load_kernels();
 }
 
 DeviceCache::~DeviceCache() = default;
+
+// One that were loaded at its first launch could wait there for work that waits for that launch.
+void DeviceCache::load_kernels() {
+  const auto load = [this]<class... Kernels>() {
+    (device_.load(KernelEntryOf<Kernels>::entry), ...);
+  };
+  load.operator()<BeginStepKernel, CheckLayersKernel, ClearLayersKernel>();
+  if (shape_.weight_type() == WeightType::none) {
+    load.operator()<CaptureKernel<std::uint8_t>, CaptureKernel<std::uint16_t>,
+                    CaptureKernel<std::int16_t>, CaptureKernel<std::int32_t>,
+                    CaptureKernel<std::int64_t>, SnapshotKernel<std::uint8_t>,
+                    SnapshotKernel<std::uint16_t>>();
+  } else {
+    load.operator()<WeighedCaptureKernel<std::uint8_t>, WeighedCaptureKernel<std::uint16_t>,
+                    WeighedCaptureKernel<std::int16_t>, WeighedCaptureKernel<std::int32_t>,
+                    WeighedCaptureKernel<std::int64_t>, WeighedSnapshotKernel<std::uint8_t>,
+                    WeighedSnapshotKernel<std::uint16_t>>();
+  }
+}
+
+void DeviceCache::compare_all_picks() {
+  if (distinct_ != Distinct::none) distinct_ = Distinct::all;
+}
 
 void DeviceCache::begin_step(Step step, std::int64_t num_tokens, std::int64_t dp_row,
                              Stream& stream) {
@@ -111,9 +137,11 @@ void DeviceCache::begin_step(Step step, std::int64_t num_tokens, std::int64_t dp
         step, num_tokens, max_tokens_));
   }
   require_outside_graph(stream, "begin_step()");
+  stream.wait(*used_);
   const DeviceStep value{.step = step, .num_tokens = num_tokens, .dp_row = dp_row};
   stream.launch(BeginStepKernel{.step = memory_.as<DeviceStep>(layout_.step), .value = value}, 1);
   num_tokens_ = num_tokens;
+  tell_writers(stream);
   open_ = true;
   launch_cleared<ClearLayersKernel>(num_tokens, stream);
 }
@@ -143,10 +171,19 @@ void DeviceCache::set_writer(int layer, std::uint8_t writer) {
         "begin_step(), or in begin_graph()",
         shape_.moe_layers()[index]));
   }
-  const std::unique_ptr<Stream> stream = device_.make_stream();
-  stream->fill(memory_.data() + layout_.writer + index, writer, 1);
-  stream->synchronize();
   writer_[index] = writer;
+  writers_changed_ = true;
+}
+
+// In the order of the step's stream: the steps before, which may still be on their way, were not
+// cleared for these layers.
+void DeviceCache::tell_writers(Stream& stream) {
+  if (!writers_changed_) return;
+  for (std::size_t i = 0; i < writer_.size(); ++i) {
+    if (writer_[i] == ClearedLayers::none) continue;
+    stream.fill(memory_.data() + layout_.writer + i, writer_[i], 1);
+  }
+  writers_changed_ = false;
 }
 
 RouteSink DeviceCache::sink(int layer, std::int64_t first_row, std::int64_t end_row,
@@ -180,6 +217,7 @@ RouteSink DeviceCache::layer_sink(int layer, std::int64_t first_row, std::int64_
           .num_experts = static_cast<std::uint32_t>(shape_.num_experts()),
           .shared_columns = shared_columns,
           .weight_type = weights,
+          .distinct = distinct_,
           .weights = weights == WeightType::none ? nullptr
                                                  : memory_.data() + layout_.weights +
                                                        index * layer_ids * weight_bytes(weights)};
@@ -214,7 +252,8 @@ ClearedLayers DeviceCache::cleared_layers() const {
           .max_tokens = max_tokens_,
           .blocks_per_layer = blocks_for(num_tokens_, ClearedLayers::kTokens),
           .top_k = shape_.top_k(),
-          .num_experts = static_cast<std::uint32_t>(shape_.num_experts())};
+          .num_experts = static_cast<std::uint32_t>(shape_.num_experts()),
+          .distinct = distinct_};
 }
 
 template <class Kernel>
@@ -307,13 +346,19 @@ void DeviceCache::launch_snapshot(const Slot* slot_mapping, const std::uint32_t*
 
 void DeviceCache::snapshot(const Slot* slot_mapping, std::int64_t num_rows, std::int64_t num_slots,
                            std::byte* record, Stream& stream, const std::uint32_t* tokens) {
+  tell_writers(stream);
   launch_cleared<CheckLayersKernel>(num_tokens_, stream);
   if (shape_.id_type() == IdType::uint8) {
     launch_snapshot<std::uint8_t>(slot_mapping, tokens, num_rows, num_slots, record, stream);
   } else {
     launch_snapshot<std::uint16_t>(slot_mapping, tokens, num_rows, num_slots, record, stream);
   }
+  end_step(stream);
+}
+
+void DeviceCache::end_step(Stream& stream) {
   open_ = false;
+  stream.record(*used_);
 }
 
 }  // namespace moetap

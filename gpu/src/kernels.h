@@ -41,9 +41,9 @@ __device__ inline Eight<From> narrow_eight(const From* from, To* to) {
 template <class T>
 MOETAP_DEVICE inline bool narrow_checked(const T* __restrict__ from, std::uint16_t* __restrict__ to,
                                          std::int64_t n, std::uint32_t num_experts) {
+#if defined(__CUDA_ARCH__)
   std::uint32_t bad = 0;
   std::int64_t i = 0;
-#if defined(__CUDA_ARCH__)
   if (aligned(from) && aligned(to)) {
     for (; i + 8 <= n; i += 8) {
       const Eight<T> in = narrow_eight(from + i, to + i);
@@ -51,12 +51,32 @@ MOETAP_DEVICE inline bool narrow_checked(const T* __restrict__ from, std::uint16
       for (int j = 0; j < 8; ++j) bad |= outside(in.ids[j], num_experts);
     }
   }
-#endif
   for (; i < n; ++i) {
     to[i] = static_cast<std::uint16_t>(from[i]);
     bad |= outside(from[i], num_experts);
   }
   return bad == 0;
+#else
+  std::make_unsigned_t<T> bits = 0;
+  // Of a power of two experts (nearly always), an id is outside if it has a bit of its own.
+  if ((num_experts & (num_experts - 1)) == 0) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      to[i] = static_cast<std::uint16_t>(from[i]);
+      bits |= static_cast<std::make_unsigned_t<T>>(from[i]);
+    }
+    return bits < num_experts;
+  }
+  // Else it is compared once it is narrow, which takes half as many instructions.
+  const auto most = static_cast<std::uint16_t>(num_experts - 1);
+  std::uint16_t above = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto id = static_cast<std::uint16_t>(from[i]);
+    to[i] = id;
+    bits |= static_cast<std::make_unsigned_t<T>>(from[i]);
+    above |= static_cast<std::uint16_t>(id > most);
+  }
+  return above == 0 && static_cast<std::uint64_t>(bits) <= 0xFFFF;
+#endif
 }
 
 }  // namespace kernels
@@ -114,15 +134,14 @@ struct CaptureKernel {
   }
 
  private:
-  // False if there was anything outside [0, num_experts).
+  // False if there was anything outside [0, num_experts), or an expert twice in a row.
   MOETAP_DEVICE bool capture_rows(const T* from, std::int64_t begin, std::int64_t end) const {
     const int top_k = sink.top_k;
     std::uint16_t* to = sink.routes + begin * top_k;
-    if (row_stride == top_k) {
-      return kernels::narrow_checked(from, to, (end - begin) * top_k, sink.num_experts);
-    }
     bool good = true;
-    if (top_k == 8) {
+    if (row_stride == top_k) {
+      good = kernels::narrow_checked(from, to, (end - begin) * top_k, sink.num_experts);
+    } else if (top_k == 8) {
       for (std::int64_t row = 0; row < end - begin; ++row) {
         good &= kernels::narrow_checked(from + row * row_stride, to + row * 8, 8, sink.num_experts);
       }
@@ -132,16 +151,38 @@ struct CaptureKernel {
                                         sink.num_experts);
       }
     }
-    return good;
+    return good & !may_repeat(from, to, end - begin);
   }
 
-  // The rare second look at rows that hold something outside [0, num_experts).
+  // Whether any row has an expert twice, or what is none. After they were narrowed, so that they
+  // lie in the cache.
+  MOETAP_DEVICE bool may_repeat(const T* from, const std::uint16_t* to, std::int64_t rows) const {
+    const int n = kernels::compared(sink.distinct, sink.top_k);
+    if (n < 2) return false;
+    bool any = false;
+    if (n == 2) {
+      for (std::int64_t row = 0; row < rows; ++row, to += sink.top_k) any |= to[0] == to[1];
+    } else if (n == 8) {
+      for (std::int64_t row = 0; row < rows; ++row, from += row_stride) {
+        any |= repeats_an_expert(from, 8, sink.num_experts);
+      }
+    } else {
+      for (std::int64_t row = 0; row < rows; ++row, from += row_stride) {
+        any |= repeats_an_expert(from, n, sink.num_experts);
+      }
+    }
+    return any;
+  }
+
+  // The rare second look at rows that hold something outside [0, num_experts), or twice.
   MOETAP_DEVICE void explain(const RouteWriter& writer, const T* from, std::int64_t begin,
                              std::int64_t end) const {
     for (std::int64_t token = begin; token < end; ++token, from += row_stride) {
       for (int k = 0; k < sink.top_k; ++k) {
         if (kernels::outside(from[k], sink.num_experts)) writer.refuse(token, from[k]);
       }
+      kernels::refuse_repeats(*sink.step, sink.layer, token, from,
+                              kernels::compared(sink.distinct, sink.top_k), sink.num_experts);
     }
   }
 };
@@ -170,6 +211,7 @@ struct ClearedLayers {
   std::int64_t blocks_per_layer;
   std::int32_t top_k;
   std::uint32_t num_experts;
+  Distinct distinct;
 };
 
 struct ClearLayersKernel {
@@ -211,6 +253,8 @@ struct CheckLayersKernel {
   MOETAP_DEVICE bool check(int layer, std::int64_t token) const {
     const std::uint16_t* const ids =
         layers.routes + (layer * layers.max_tokens + token) * layers.top_k;
+    const int n = kernels::compared(layers.distinct, layers.top_k);
+    kernels::refuse_repeats(*layers.step, layer, token, ids, n, layers.num_experts);
     bool written = false;
     for (int k = 0; k < layers.top_k; ++k) {
       written |= ids[k] != layers.kUnwritten;

@@ -94,8 +94,7 @@ void RequestKeeper::end(std::uint64_t request, RequestEnd how, std::uint64_t aft
   wake_.notify_one();
 }
 
-void RequestKeeper::arrived(std::byte* record, std::int64_t num_tokens,
-                            const std::optional<std::string>& fault) {
+void RequestKeeper::arrived(std::byte* record, std::int64_t num_tokens, const StepFault& fault) {
   {
     const std::lock_guard lock(mutex_);
     ExpectedStep& step = expected(num_arrived_++);

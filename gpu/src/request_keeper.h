@@ -11,13 +11,13 @@
 #include <deque>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "request_cache.h"
+#include "step_failures.h"
 
 namespace moetap {
 
@@ -46,7 +46,7 @@ class RequestKeeper {
 
   // The device's side: the oldest step that has not arrived is in `record` (a StepRecord of
   // num_tokens), which must stay as it is until num_kept() counts the step.
-  void arrived(std::byte* record, std::int64_t num_tokens, const std::optional<std::string>& fault);
+  void arrived(std::byte* record, std::int64_t num_tokens, const StepFault& fault);
 
   // Steps that have been kept and announced to the scheduler.
   std::uint64_t num_kept() const;
@@ -64,7 +64,7 @@ class RequestKeeper {
     std::vector<RequestSpan> requests;
     std::byte* record = nullptr;
     std::int64_t num_tokens = 0;
-    std::optional<std::string> fault;
+    StepFault fault;
   };
   // Steps that were dropped one after the other.
   struct Drop {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <vector>
 
 #include "request_keeper.h"
@@ -33,8 +34,10 @@ class RequestTransport final : public CaptureTransport {
   const ModelShape& shape() const override { return pipeline_.shape(); }
   std::int64_t max_tokens() const override { return pipeline_.max_tokens(); }
 
+  void compare_all_picks() override { pipeline_.cache().compare_all_picks(); }
+
   void begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream) override {
-    throw_earlier();
+    throw_broken();
     std::int64_t tokens = 0;
     for (const RequestSpan& span : step.requests) tokens += span.count;
     if (tokens != step.num_tokens) {
@@ -60,14 +63,11 @@ class RequestTransport final : public CaptureTransport {
   RouteOutput route_output(int layer) override { return pipeline_.cache().route_output(layer); }
 
   void publish(const Slot* slot_mapping, Stream& stream) override {
-    throw_earlier();
+    throw_broken();
     const auto free = [this] { return num_published_ - keeper_.num_kept() < records_.size(); };
     if (on_full_ == OnFull::drop && !may_publish(free)) {
-      keeper_.drop(num_published_, pipeline_.open_step(), requests_);
-      ++dropped_.count;
-      dropped_.last = pipeline_.open_step();
-      open_ = false;
-      return keeper_.work();
+      pipeline_.skip_step(stream);
+      return drop();
     }
     wait(free, limit_, "for a free record of host memory");
     keeper_.expect(num_published_, pipeline_.open_step(), requests_);
@@ -76,14 +76,29 @@ class RequestTransport final : public CaptureTransport {
     open_ = false;
   }
 
+  void skip_step(Stream& stream) override { pipeline_.skip_step(stream); }
+
+  // Rows are kept by position, so that nobody needs the slots.
+  void give_up(const Slot*, Stream& stream) noexcept override {
+    pipeline_.give_up(stream);
+    try {
+      drop();
+    } catch (...) {
+      lost_ = std::current_exception();
+    }
+  }
+
+  std::vector<StepFailed> take_failures() override { return pipeline_.failures().take(); }
+  std::uint64_t num_failed() const override { return pipeline_.failures().count(); }
+
   void finalize(Step step, Milliseconds limit) override {
     const Step last = std::min(step, pipeline_.published());
     wait([&] { return keeper_.caught_up(last); }, limit, fmt::format("for step {}", last));
-    throw_earlier();
+    throw_broken();
   }
 
   void end_request(std::uint64_t request, RequestEnd how) override {
-    keeper_.throw_broken();
+    throw_broken();
     // One that ends inside an open step has rows in that step too.
     keeper_.end(request, how, num_published_ + (open_ ? 1 : 0));
     keeper_.work();
@@ -102,9 +117,18 @@ class RequestTransport final : public CaptureTransport {
         Milliseconds(0));
   }
 
-  void throw_earlier() {
+  // Closes the open step without its rows.
+  void drop() {
+    open_ = false;
+    keeper_.drop(num_published_, pipeline_.open_step(), requests_);
+    ++dropped_.count;
+    dropped_.last = pipeline_.open_step();
+    keeper_.work();
+  }
+
+  void throw_broken() const {
+    if (lost_) std::rethrow_exception(lost_);
     keeper_.throw_broken();
-    pipeline_.throw_failure();
   }
 
   template <class Ready>
@@ -129,7 +153,8 @@ class RequestTransport final : public CaptureTransport {
   std::vector<Buffer> records_;        // pinned; used in turn
   std::vector<RequestSpan> requests_;  // whose the open step's wanted tokens are
   std::uint64_t num_published_ = 0;
-  bool open_ = false;  // between begin_step() and publish()
+  bool open_ = false;        // between begin_step() and publish()
+  std::exception_ptr lost_;  // why nobody could be told of a step that was given up
   RequestKeeper keeper_;
   StepPipeline pipeline_;  // goes first: its callbacks use all of the above
 };

@@ -6,10 +6,14 @@
 #include <moetap/transports.h>
 
 #include <exception>
+#include <utility>
+#include <vector>
 
 #include "../../lib/src/injection.h"
 #include "outside_graph.h"
 #include "owner_name.h"
+#include "snapshot_kernel.h"
+#include "step_failures.h"
 #include "wanted_tokens.h"
 
 namespace moetap {
@@ -25,14 +29,20 @@ class ShmTransport final : public CaptureTransport {
         host_(device.allocate_pinned(staging_.size())),
         wanted_(endpoint.max_tokens),
         list_(device.allocate_pinned(WantedTokens::list_bytes(endpoint.max_tokens))),
-        tokens_(device.allocate(list_.size())) {}
+        tokens_(device.allocate(list_.size())) {
+    given_up_slots_.reserve(static_cast<std::size_t>(endpoint.max_tokens));
+  }
 
   const ModelShape& shape() const override { return cache_.shape(); }
   std::int64_t max_tokens() const override { return cache_.max_tokens(); }
 
+  void compare_all_picks() override { cache_.compare_all_picks(); }
+
   void begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream) override {
+    tell_given_up();
     cache_.begin_step(step.step, step.num_tokens, dp_row, stream);
     step_ = step.step;
+    num_tokens_ = step.num_tokens;
     wanted_.set(step);
   }
 
@@ -62,23 +72,66 @@ class ShmTransport final : public CaptureTransport {
     MOETAP_POINT("publish copied to the host");
 
     const StepRecordView record(shape(), rows, {host_.data(), host_.size()});
-    if (const auto fault = fault_of(record, shape(), step_, num_slots_)) fail(record, *fault);
+    if (const auto fault = fault_of(record, shape(), step_, num_slots_)) {
+      return fail(record.slots, *fault);
+    }
     try {
       writer_.publish(step_, record.slots, record.rows);
     } catch (const std::logic_error& refused) {  // what only the writer checks: a slot twice
-      fail(record, refused.what());
+      fail(record.slots, refused.what());
     } catch (const MismatchError& overwritten) {  // by another process; the next step goes on
-      fail(record, overwritten.what());
+      fail(record.slots, overwritten.what());
     }
   }
 
-  void finalize(Step, Milliseconds) override {}  // publish() has blocked
+  void skip_step(Stream& stream) override { cache_.end_step(stream); }
+
+  void give_up(const Slot* slot_mapping, Stream& stream) noexcept override {
+    given_up_ = step_;
+    given_up_slots_.clear();
+    try {
+      if (slot_mapping != nullptr) take_slots(slot_mapping, stream);
+      cache_.end_step(stream);
+    } catch (const std::exception&) {
+      // The stream takes no work: it records a graph, or the device is broken.
+    }
+    try {
+      tell_given_up();
+    } catch (const std::exception&) {
+      // Whoever begins the next step is told.
+    }
+  }
+
+  std::vector<StepFailed> take_failures() override { return failures_.take(); }
+  std::uint64_t num_failed() const override { return failures_.count(); }
+
+  void finalize(Step, Milliseconds) override { tell_given_up(); }  // publish() has blocked
   void end_request(std::uint64_t, RequestEnd) override {}
 
  private:
-  [[noreturn]] void fail(const StepRecordView& record, const std::string& reason) {
-    writer_.fail(step_, record.slots, reason);
-    throw StepFailed(step_, reason);
+  void fail(std::span<const Slot> slots, const std::string& reason) {
+    writer_.fail(step_, slots, reason);
+    failures_.add(step_, reason);
+  }
+
+  void tell_given_up() {
+    if (given_up_ == 0) return;
+    writer_.fail(given_up_, given_up_slots_, std::string(kGivenUp));
+    failures_.add(std::exchange(given_up_, 0), kGivenUp);
+  }
+
+  // Those of the wanted tokens, on the host.
+  void take_slots(const Slot* slot_mapping, Stream& stream) {
+    require_outside_graph(stream, "give_up()");
+    stream.copy(host_.data(), slot_mapping, static_cast<std::size_t>(num_tokens_) * sizeof(Slot));
+    stream.synchronize();
+    const auto* slots = host_.as<const Slot>();
+    auto* list = list_.as<std::uint32_t>();
+    if (!wanted_.all()) wanted_.list(list);
+    for (std::int64_t i = 0; i < wanted_.count(); ++i) {
+      const Slot slot = slots[wanted_.all() ? i : list[i]];
+      given_up_slots_.push_back(slot < 0 || slot >= num_slots_ ? kBadSlot : slot);
+    }
   }
 
   std::int64_t num_slots_;
@@ -90,6 +143,10 @@ class ShmTransport final : public CaptureTransport {
   Buffer list_;    // of the wanted tokens where not all are: publish() waits until it was read
   Buffer tokens_;  // its copy on the device
   Step step_ = 0;
+  std::int64_t num_tokens_ = 0;
+  Step given_up_ = 0;  // the step that was, and of which the reader was not told
+  std::vector<Slot> given_up_slots_;
+  StepFailures failures_;
 };
 
 }  // namespace

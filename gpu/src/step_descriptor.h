@@ -5,19 +5,21 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
-#include <string>
+#include <string_view>
+
+#include "step_failures.h"
 
 namespace moetap {
 
 inline Descriptor step_descriptor(Descriptor::Kind good, Step step, std::int64_t num_tokens,
-                                  const std::optional<std::string>& fault) {
+                                  const StepFault& fault) {
   Descriptor descriptor{
       .kind = fault ? Descriptor::Kind::failed_step : good, .step = step, .num_tokens = num_tokens};
   if (!fault) return descriptor;
   constexpr std::size_t kRoom = sizeof descriptor.text - 1;
-  std::memcpy(descriptor.text, fault->data(), std::min(fault->size(), kRoom));
-  if (fault->size() > kRoom) std::memcpy(descriptor.text + kRoom - 3, "...", 3);
+  const std::string_view text = fault.text();
+  std::memcpy(descriptor.text, text.data(), std::min(text.size(), kRoom));
+  if (text.size() > kRoom) std::memcpy(descriptor.text + kRoom - 3, "...", 3);
   return descriptor;
 }
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <utility>
 
 #include "../../lib/src/injection.h"
@@ -77,25 +78,21 @@ void StepPipeline::arrive(void* in_flight) noexcept {
   const InFlight arrived = *static_cast<const InFlight*>(in_flight);
   StepPipeline& self = *arrived.pipeline;
   const StepRecordView record(self.shape(), arrived.num_tokens, {arrived.record, arrived.bytes});
-  const auto fault = fault_of(record, self.shape(), arrived.step, self.num_slots_);
-  if (fault) {
-    const std::lock_guard lock(self.failures_mutex_);
-    self.failures_.emplace_back(arrived.step, *fault);
-    self.any_failure_.store(true, std::memory_order_release);
-  }
+  const StepFault fault = checked_fault(record, self.shape(), arrived.step, self.num_slots_);
+  if (fault) self.failures_.add(arrived.step, fault.text());
   MOETAP_POINT("hand-over arrived");
   self.sink_({arrived.step, arrived.num_tokens, arrived.record, fault});
   self.arrived_.store(arrived.step, std::memory_order_release);
   self.num_arrived_.fetch_add(1, std::memory_order_release);
 }
 
-void StepPipeline::throw_failure() {
-  if (!any_failure_.load(std::memory_order_acquire)) return;
-  const std::lock_guard lock(failures_mutex_);
-  const StepFailed failure = failures_.front();
-  failures_.pop_front();
-  any_failure_.store(!failures_.empty(), std::memory_order_release);
-  throw failure;
+void StepPipeline::give_up(Stream& stream) noexcept {
+  failures_.add(step_, kGivenUp);
+  try {
+    cache_.end_step(stream);
+  } catch (const std::exception&) {
+    // The stream takes no work: it records a graph, or the device is broken.
+  }
 }
 
 }  // namespace moetap

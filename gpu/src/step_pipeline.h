@@ -4,21 +4,17 @@
 
 #include <moetap/device_cache.h>
 #include <moetap/endpoint.h>
-#include <moetap/error.h>
 #include <moetap/wait.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
-#include <string>
 #include <thread>
 #include <vector>
 
+#include "step_failures.h"
 #include "wanted_tokens.h"
 
 namespace moetap {
@@ -38,7 +34,7 @@ class StepPipeline {
     Step step = 0;
     std::int64_t num_tokens = 0;  // whose rows are in the record
     std::byte* record = nullptr;
-    const std::optional<std::string>& fault;  // why it may not be published
+    const StepFault& fault;  // why it may not be published
   };
   // Called in the order of the steps on a thread of the device's; must not throw nor use the
   // device.
@@ -61,8 +57,12 @@ class StepPipeline {
   // Queues the open step's way into `record`, pinned host memory of a StepRecord. Never waits.
   void publish(const Slot* slot_mapping, std::byte* record, Stream& stream);
 
-  // Throws the StepFailed of a step that arrived with a fault; each once, the oldest first.
-  void throw_failure();
+  void skip_step(Stream& stream) { cache_.end_step(stream); }
+
+  void give_up(Stream& stream) noexcept;
+
+  StepFailures& failures() { return failures_; }
+  const StepFailures& failures() const { return failures_; }
 
   Step open_step() const { return step_; }
   Step published() const { return published_step_; }  // the last
@@ -106,9 +106,7 @@ class StepPipeline {
 
   std::atomic<Step> arrived_{0};
   std::atomic<std::uint64_t> num_arrived_{0};
-  std::atomic<bool> any_failure_{false};  // so that the good path takes no lock
-  std::mutex failures_mutex_;
-  std::deque<StepFailed> failures_;
+  StepFailures failures_;
 
   // Goes first, when everything has arrived: a stream's end waits for its work, and throws nothing.
   std::unique_ptr<Stream> copies_;

@@ -118,6 +118,16 @@ std::span<std::byte> ChannelProducer::acquire() {
   return s.ring.record(number);
 }
 
+void ChannelProducer::give_back() noexcept {
+  State& s = *state_;
+  const std::uint64_t number = s.acquired.load(std::memory_order_relaxed) - 1;
+  if (number + 1 == s.committed.load(std::memory_order_acquire)) {
+    end("give_back() without acquire()");
+  }
+  s.dropped = s.dropped_before[number % s.ring.depth()];
+  s.acquired.store(number, std::memory_order_release);
+}
+
 bool ChannelProducer::has_room() const { return state_->taken() < state_->ring.depth(); }
 
 void ChannelProducer::drop(const DropRun& steps) noexcept {

@@ -34,10 +34,15 @@ struct alignas(64) ShmControl {
   FileLock::File lock_file;
   char lock_path[1024] = {};
 
-  // The latest failed steps, written under the lock, number `num_failed` % kFailures next.
+  // The latest failed steps, written under the lock before num_failed counts them: number n has its
+  // place at n % kFailures, and without a reason at n % kFailedSteps. Those of steps up to
+  // `forgotten` are in neither.
   static constexpr std::size_t kFailures = 32;
-  std::uint64_t num_failed = 0;
+  static constexpr std::size_t kFailedSteps = 4096;
+  std::atomic<std::uint64_t> num_failed{0};
+  std::atomic<Step> forgotten{0};
   FailedStep failed[kFailures];
+  std::atomic<Step> failed_steps[kFailedSteps] = {};
 
   // The last step whose outcome is known, and what readers wait on. SlotBuffer::last_step() has it
   // too, which is what they believe. A line of its own: a waiting reader spins on it.

@@ -19,6 +19,7 @@
 #include "native_layout.h"
 #include "private_copy.h"
 #include "shm_ends.h"
+#include "step_outcomes.h"
 #include "stored_lock.h"
 
 namespace moetap {
@@ -201,10 +202,22 @@ class NativeReader : public SlotReadTransport {
       return entry.step.load(std::memory_order_acquire) == step;
     };
     const auto* entry = std::ranges::find_if(control_->failed, failed_now);
-    if (entry == std::end(control_->failed)) return;
+    if (entry == std::end(control_->failed)) return throw_if_failed_long_ago(step);
     const auto held = lock_shared_within(lock_, limit_);
-    if (!failed_now(*entry)) return;  // a later failure took its place
+    if (!failed_now(*entry)) return throw_if_failed_long_ago(step);  // a later one took its place
     throw StepFailed(step, {entry->reason, strnlen(entry->reason, sizeof entry->reason)});
+  }
+
+  // From the last one back to that step.
+  void throw_if_failed_long_ago(Step step) const {
+    constexpr std::uint64_t kMost = ShmControl::kFailedSteps;
+    const std::uint64_t count = control_->num_failed.load(std::memory_order_acquire);
+    for (std::uint64_t i = 1; i <= std::min(count, kMost); ++i) {
+      const Step failed = control_->failed_steps[(count - i) % kMost].load();
+      if (failed == step) throw StepFailed(step, std::string(kReasonForgotten));
+      if (failed < step) return;
+    }
+    if (step <= control_->forgotten.load()) throw StepFailed(step, std::string(kOutcomeForgotten));
   }
 
   ModelShape shape_;

@@ -103,7 +103,8 @@ class NativeSink : public ShmSink {
   }
 
   void note(Step step, const std::string& reason) {
-    FailedStep& entry = control_->failed[control_->num_failed++ % ShmControl::kFailures];
+    const std::uint64_t number = control_->num_failed.load(std::memory_order_relaxed);
+    FailedStep& entry = control_->failed[number % ShmControl::kFailures];
     entry.step.store(0, std::memory_order_relaxed);
     // Whoever dies here leaves no text under the step that it had been written for.
     std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -112,6 +113,10 @@ class NativeSink : public ShmSink {
     std::memcpy(entry.reason, reason.data(), length);
     entry.reason[length] = '\0';
     entry.step.store(step, std::memory_order_release);
+    auto& place = control_->failed_steps[number % ShmControl::kFailedSteps];
+    if (number >= ShmControl::kFailedSteps) control_->forgotten.store(place.load());
+    place.store(step, std::memory_order_release);
+    control_->num_failed.store(number + 1, std::memory_order_release);
     MOETAP_POINT("fail noted");
   }
 

@@ -21,6 +21,11 @@ void StepOutcomes::require_next(Step step, const std::string& channel) const {
 void StepOutcomes::failed(Step step, std::string reason) {
   failures_[next_] = {step, std::move(reason)};
   next_ = (next_ + 1) % kFailures;
+  failed_steps_.push_back(step);
+  if (failed_steps_.size() > kFailedSteps) {
+    forgotten_failure_ = failed_steps_.front();
+    failed_steps_.pop_front();
+  }
   last_ = step;
 }
 
@@ -61,11 +66,16 @@ void StepOutcomes::require_success(Step step) const {
   for (const Failure& failure : failures_) {
     if (failure.step == step) throw StepFailed(step, failure.reason);
   }
+  if (std::ranges::binary_search(failed_steps_, step)) {
+    throw StepFailed(step, std::string(kReasonForgotten));
+  }
+  if (step <= forgotten_failure_) throw StepFailed(step, std::string(kOutcomeForgotten));
   const DropRun* run = run_before(step);
   if (run == nullptr || step > run->last) return;
   throw StepFailed(
-      step, fmt::format("the worker dropped it (steps {} to {}), since its ring was full and it is "
-                        "not to wait (OnFull::drop): call poll() more often, or raise ring_depth",
+      step, fmt::format("the worker dropped it (steps {} to {}): it gave it up, as "
+                        "when its forward pass threw, or its ring was full and it is not to wait "
+                        "(OnFull::drop: call poll() more often, or raise ring_depth)",
                         run->first, run->last));
 }
 

@@ -9,15 +9,25 @@
 #include <cstddef>
 #include <deque>
 #include <string>
+#include <string_view>
 
 namespace moetap {
+
+// Of steps that failed long ago.
+inline constexpr std::string_view kReasonForgotten =
+    "why is not known any more, since many steps have failed after it";
+inline constexpr std::string_view kOutcomeForgotten =
+    "or not, which is not known any more, since many steps have failed after it: its rows say "
+    "whether they are there";
 
 // The last step, the failures among the latest ones, and the steps that were dropped. Steps come in
 // ascending order.
 class StepOutcomes {
  public:
-  // Failures that are remembered. The rows of an older failed step are missing all the same.
+  // Failures that are remembered, with their reasons and without. An older step counts as failed,
+  // for all that is known: its rows say whether they are there.
   static constexpr std::size_t kFailures = 64;
+  static constexpr std::size_t kFailedSteps = 4096;
   // Runs of dropped steps that are remembered one by one. All steps up to the end of an older one
   // count as dropped: no row before it is taken for one that nothing has overwritten.
   static constexpr std::size_t kRuns = 1024;
@@ -55,6 +65,8 @@ class StepOutcomes {
   Step last_ = 0;
   std::array<Failure, kFailures> failures_;
   std::size_t next_ = 0;  // the oldest failure's place
+  std::deque<Step> failed_steps_;
+  Step forgotten_failure_ = 0;  // the last failed step that is not among them
   std::deque<DropRun> runs_;
   Step forgotten_ = 0;  // the end of the last run that is not remembered
 };

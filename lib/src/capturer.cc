@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <limits>
 #include <string>
 #include <utility>
@@ -106,6 +107,7 @@ Capturer::Capturer(std::unique_ptr<CaptureTransport> transport, CapturerOptions 
     : transport_(std::move(transport)), options_(options) {
   if (!transport_) throw ArgumentError("a Capturer needs a transport, given is null");
   check_options(options_);
+  if (options_.compare_all_picks) transport_->compare_all_picks();
   bound_.resize(static_cast<std::size_t>(shape().num_layers()));
 }
 
@@ -130,9 +132,9 @@ void Capturer::bind(int model_layer) {
 
 void Capturer::require_ready(const char* call) const {
   if (phase_ != Phase::idle) {
-    throw StateError(fmt::format("{} while a {} is open; {} first", call,
-                                 phase_ == Phase::step ? "step" : "graph",
-                                 phase_ == Phase::step ? "publish() it" : "end_graph()"));
+    throw StateError(fmt::format(
+        "{} while a {} is open; {} first", call, phase_ == Phase::step ? "step" : "graph",
+        phase_ == Phase::step ? "publish() it or give_up()" : "end_graph()"));
   }
   if (num_bound_ == shape().num_layers()) return;
   std::vector<int> unbound;
@@ -317,6 +319,7 @@ RouteOutput Capturer::route_output(int model_layer) const {
 void Capturer::publish(const Slot* slot_mapping, Stream& stream) {
   if (phase_ != Phase::step) throw StateError("publish() without begin_step()");
   if (nothing_wanted_) {
+    transport_->skip_step(stream);
     phase_ = Phase::idle;
     return;
   }
@@ -325,13 +328,19 @@ void Capturer::publish(const Slot* slot_mapping, Stream& stream) {
         "slot_mapping is null, but step {} has {} tokens; publish it with the anchor group's slots",
         last_step_, num_tokens_));
   }
-  try {
-    transport_->publish(slot_mapping, stream);
-  } catch (const StepFailed& failed) {
-    if (failed.step() == last_step_) phase_ = Phase::idle;
-    throw;
-  }
+  transport_->publish(slot_mapping, stream);
   phase_ = Phase::idle;
+}
+
+void Capturer::give_up(const Slot* slot_mapping, Stream& stream) noexcept {
+  if (phase_ != Phase::step || MOETAP_OFF("H37 a step that was given up")) return;
+  phase_ = Phase::idle;
+  if (!nothing_wanted_) return transport_->give_up(slot_mapping, stream);
+  try {
+    transport_->skip_step(stream);  // nobody hears of a step that has no rows to be missing
+  } catch (const std::exception&) {
+    // The stream takes no work, and so none that the next step would have to follow.
+  }
 }
 
 }  // namespace moetap

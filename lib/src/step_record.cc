@@ -72,6 +72,14 @@ std::string device_fault(const StepReport& report, const ModelShape& shape,
           "shared experts behind them in CapturerOptions::shared_expert_columns",
           layer_name(shape, report.fault_layer), report.fault_token, report.fault_value,
           shape.top_k());
+    case DeviceFault::repeated_id:
+      return fmt::format(
+          "{}, token {}: expert id {} was picked twice, but a top-{} router picks distinct "
+          "experts; "
+          "was topk_ids written before its capture? For a model that repeats experts on purpose "
+          "declare it: ModelShape::with_repeated_experts",
+          layer_name(shape, report.fault_layer), report.fault_token, report.fault_value,
+          shape.top_k());
     case DeviceFault::none:
       break;
   }

@@ -64,7 +64,7 @@ class Load : public testing::Test {
       setups_.push_back({{transport, Side::worker, nullptr},
                          static_cast<std::uint64_t>(w) + 1,
                          {.instance = fmt::format("load-{}-{}", getpid(), w),
-                          .shape = ModelShape::uniform(3, 2, 65536),
+                          .shape = ModelShape::uniform(3, 2, 65536).with_repeated_experts(),
                           .num_slots = 64,
                           .max_tokens = 8,
                           .ring_depth = 512,

@@ -45,7 +45,7 @@ class Session {
       : setup_{c,
                seed,
                {.instance = fmt::format("crash-{}-{}", getpid(), ++sessions_),
-                .shape = ModelShape::uniform(3, 2, 65536),
+                .shape = ModelShape::uniform(3, 2, 65536).with_repeated_experts(),
                 .num_slots = 64,
                 .max_tokens = 8,
                 .ring_depth = 3,

@@ -37,7 +37,7 @@ class Worker {
     stream_->synchronize();  // the buffers are free again
     std::ranges::copy(slots, slots_.as<Slot>());
     const RequestSpan request{step, 0, tokens};
-    const bool begun = until_done(shared, step, [&] {
+    const bool begun = until_done(shared, [&] {
       capturer_->begin_step({.step = step, .num_tokens = tokens, .requests = {&request, 1}},
                             *stream_);
     });
@@ -45,7 +45,7 @@ class Worker {
     for (const int layer : capturer_->shape().moe_layers()) {
       if (layer != 0 || !fails(step)) capture(layer, step, slots);
     }
-    publish(step, shared);
+    publish(shared);
     if (setup_.kill.transport == Transport::request) {
       capturer_->end_request(step, RequestEnd::finished);
     }
@@ -83,8 +83,8 @@ class Worker {
   }
 
   // A scheduler that is not there for a while is an error within the limit, and may come back.
-  void publish(Step step, Shared& shared) {
-    until_done(shared, step, [&] {
+  void publish(Shared& shared) {
+    until_done(shared, [&] {
       const auto began = Clock::now();
       try {
         capturer_->publish(slots_.as<Slot>(), *stream_);
@@ -98,17 +98,16 @@ class Worker {
     });
   }
 
-  // Again after an error that is another step's, or says that the scheduler is slow. False if told
-  // to stop first.
+  // Again after an error that says that the scheduler is slow. False if told to stop first.
   template <class Call>
-  bool until_done(Shared& shared, Step step, Call&& call) {
+  bool until_done(Shared& shared, Call&& call) {
     while (!shared.stop) {
       try {
         call();
+        for (const StepFailed& failed : capturer_->take_failures()) {
+          if (!fails(failed.step())) wrong(setup_, failed.what());
+        }
         return true;
-      } catch (const StepFailed& failed) {
-        if (!fails(failed.step())) wrong(setup_, failed.what());
-        if (failed.step() == step) return true;
       } catch (const TimeoutError&) {
       }
     }

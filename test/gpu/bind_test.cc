@@ -58,7 +58,11 @@ class MixedEngine {
     model.route(step, tokens, *stream);
     capturer.begin_step({.step = step, .num_tokens = tokens, .padded_tokens = padded}, *stream);
   }
-  void publish() { capturer.publish(slot_mapping.as<const Slot>(), *stream); }
+  // Throws the failure, if there is one.
+  void publish() {
+    capturer.publish(slot_mapping.as<const Slot>(), *stream);
+    for (const StepFailed& failure : capturer.take_failures()) throw failure;
+  }
 
   std::unique_ptr<Stream> stream;
   Router router;
@@ -172,6 +176,17 @@ TEST_P(BindOn, AFusedKernelsIdOfNoExpertFailsTheStep) {  // H20
     const std::string message = message_of<StepFailed>([&] { engine.publish(); });
     EXPECT_TRUE(contains(message, "layer 7, token 6: expert id " + std::to_string(id))) << message;
   }
+}
+
+// As a buffer that the kernel never wrote, but something else did.
+TEST_P(BindOn, AFusedKernelsExpertThatComesTwiceFailsTheStep) {  // H32
+  MixedEngine engine(*device, make_shm_transport(*device, endpoint));
+  bind_layers(engine.capturer, engine.layers());
+  for (int k = 0; k < kShape.top_k(); ++k) engine.model.spoil(2, 6, k, 0);
+  engine.begin(1, 13);
+  engine.forward(13, 13);
+  const std::string message = message_of<StepFailed>([&] { engine.publish(); });
+  EXPECT_TRUE(contains(message, "layer 7, token 6: expert id 0 was picked twice")) << message;
 }
 
 TEST_P(BindOn, ASinkRefusesWhatACaptureRefuses) {  // H20, H2, H21

@@ -31,7 +31,10 @@ struct Layer {
     step.num_tokens = rows;
     std::mt19937 random(1);
     std::uniform_int_distribution<int> any(0, num_experts - 1);
-    for (T& id : ids) id = static_cast<T>(any(random));
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const int first = any(random);
+      for (int k = 0; k < stride; ++k) id(row, k) = static_cast<T>((first + 7 * k) % num_experts);
+    }
   }
 
   T& id(std::int64_t row, int k) { return ids[row * kernel.row_stride + k]; }
@@ -138,6 +141,58 @@ TYPED_TEST(CaptureKernelOf, ReportsAnIdOfNoExpertWithLayerTokenAndValue) {  // H
   }
 }
 
+// In any two columns, of a row anywhere, with the other one's fault elsewhere or none.
+TYPED_TEST(CaptureKernelOf, ReportsAnExpertThatComesTwiceWithLayerTokenAndId) {  // H32
+  for (const int lanes : test::kLaneCounts) {
+    for (const int top_k : {2, 3, 8, 22}) {
+      for (const int more : {0, 2}) {
+        for (const int k : {0, top_k - 2}) {
+          SCOPED_TRACE(::testing::Message() << lanes << " lanes, top " << top_k << ", pick " << k);
+          Layer<TypeParam> layer(150, top_k, top_k + more, 100);
+          layer.id(131, top_k - 1) = layer.id(131, k);
+          layer.run(lanes);
+          layer.expect_fault(DeviceFault::repeated_id, 131,
+                             static_cast<std::int64_t>(layer.id(131, k)));
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(CaptureKernelOf, ComparesOnlyWhatItIsToldToOnAHost) {  // H32
+  const auto fault_of_equal = [](int one, int other, Distinct distinct) {
+    Layer<TypeParam> layer(70, 8, 8, 100);
+    layer.kernel.sink.distinct = distinct;
+    layer.id(66, one) = layer.id(66, other);
+    layer.run();
+    layer.expect_captured(0, 70);
+    return layer.step.fault;
+  };
+  constexpr auto kRepeated = static_cast<std::uint32_t>(DeviceFault::repeated_id);
+  EXPECT_EQ(fault_of_equal(0, 1, Distinct::first_two), kRepeated);
+  EXPECT_EQ(fault_of_equal(1, 2, Distinct::first_two), 0u);
+  EXPECT_EQ(fault_of_equal(1, 2, Distinct::all), kRepeated);
+  EXPECT_EQ(fault_of_equal(0, 1, Distinct::none), 0u);
+}
+
+TYPED_TEST(CaptureKernelOf, OnePickARowRepeatsNothing) {
+  Layer<TypeParam> layer(150, 1, 1, 100);
+  for (std::int64_t row = 0; row < 150; ++row) layer.id(row, 0) = 0;
+  layer.run();
+  EXPECT_EQ(layer.step.fault, 0u);
+}
+
+TYPED_TEST(CaptureKernelOfSigned, MissingRoutesMayRepeat) {  // H32, H2
+  for (const Distinct distinct : {Distinct::first_two, Distinct::all}) {
+    Layer<TypeParam> layer(150, 8, 8, 100);
+    layer.kernel.sink.distinct = distinct;
+    for (int k = 0; k < 8; ++k) layer.id(80, k) = -1;
+    layer.run();
+    EXPECT_EQ(layer.step.fault, 0u);
+    EXPECT_EQ(layer.missing_step[80], kStep);
+  }
+}
+
 TYPED_TEST(CaptureKernelOf, IgnoresWhateverIsInTheSharedExpertColumns) {  // H27
   Layer<TypeParam> layer(150, 8, 9, 100);
   for (std::int64_t row = 0; row < 150; ++row) layer.id(row, 8) = 100;
@@ -208,13 +263,14 @@ TEST(CaptureKernel, SeesBothHalvesOfAnInt64) {
 
 TEST(CaptureKernel, TakesTheHighestIdOfEveryTypeForAnExpert) {  // H21
   Layer<std::uint8_t> bytes(3, 8, 8, 256);
-  bytes.id(1, 1) = 255;
+  for (int k = 0; k < 8; ++k) bytes.id(1, k) = static_cast<std::uint8_t>(255 - k);
   bytes.run();
   EXPECT_EQ(bytes.step.fault, 0u);
   bytes.expect_captured(0, 3);
 
   Layer<std::uint16_t> words(3, 8, 8, 65536);
   words.id(1, 1) = 65535;
+  words.id(1, 2) = 65534;
   words.run();
   EXPECT_EQ(words.step.fault, 0u);
   EXPECT_EQ(words.missing_step[1], 0u);

@@ -4,6 +4,7 @@
 #include <moetap/device.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,12 @@ class CountingDevice final : public Device {
   Buffer allocate_pinned(std::size_t bytes) override { return device_->allocate_pinned(bytes); }
   Buffer pin(std::span<std::byte> memory) override { return device_->pin(memory); }
   std::unique_ptr<Event> make_event() override { return device_->make_event(); }
+  void load(const KernelEntry& kernel) override {
+    loaded_.insert(kernel.name);
+    device_->load(kernel);
+  }
+  // The kernels that were made ready so far.
+  const std::set<std::string>& loaded() const { return loaded_; }
   std::unique_ptr<Stream> make_stream() override {
     return std::make_unique<CountingStream>(device_->make_stream(), queued_);
   }
@@ -79,6 +86,7 @@ class CountingDevice final : public Device {
 
   std::unique_ptr<Device> device_;
   Queued queued_;
+  std::set<std::string> loaded_;
 };
 
 }  // namespace moetap::test

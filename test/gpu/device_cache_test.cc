@@ -6,9 +6,12 @@
 
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "counting_device.h"
 #include "devices.h"
 #include "message_of.h"
 #include "model.h"
@@ -74,6 +77,12 @@ struct Worker {
   std::vector<std::byte> bytes;
   std::optional<StepRecordView> view;
 };
+
+test::DeviceMaker seeded(std::uint64_t with) {
+  return {"seeded",
+          [](std::uint64_t seed) -> std::unique_ptr<Device> { return make_seeded_device(seed); },
+          with};
+}
 
 class DeviceCacheOn : public ::testing::TestWithParam<test::DeviceMaker> {};
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceCacheOn, ::testing::ValuesIn(test::every_device()),
@@ -158,6 +167,149 @@ TEST_P(DeviceCacheOn, ForgetsAFaultWithItsStep) {
   worker.capture(64, *worker.stream);
   worker.snapshot(64);
   worker.expect_rows(2);
+}
+
+TEST_P(DeviceCacheOn, FindsAnExpertThatComesTwiceInARow) {  // H32
+  for (const WeightType weights : {WeightType::none, WeightType::float32}) {
+    Worker worker(GetParam(), ModelShape({3, 4, 9}, 8, 128).with_weights(weights));
+    const auto run = [&](Step step, int k, int other) {
+      worker.model.spoil(1, 20, k, 7);
+      worker.model.spoil(1, 20, other, 7);
+      worker.model.route(step, 64, *worker.stream);
+      worker.cache.begin_step(step, 64, 0, *worker.stream);
+      worker.capture(64, *worker.stream);
+      worker.snapshot(64);
+      return worker.fault(step);
+    };
+    const std::string twice = "layer 4, token 20: expert id 7 was picked twice";
+    EXPECT_TRUE(test::contains(run(1, 0, 1).value(), twice)) << *run(2, 0, 1);
+    // A host leaves the comparison of all of them to whoever asks for it.
+    const bool gpu = worker.device->name().starts_with("cuda");
+    EXPECT_EQ(run(3, 2, 7).has_value(), gpu);
+    worker.cache.compare_all_picks();
+    EXPECT_TRUE(test::contains(run(4, 2, 7).value(), twice));
+  }
+  Worker worker(GetParam(), ModelShape({3}, 8, 128).with_repeated_experts());
+  worker.cache.compare_all_picks();  // which changes nothing for a model that is declared to repeat
+  for (int k = 0; k < 8; ++k) worker.model.spoil(0, 20, k, 7);
+  worker.model.route(1, 64, *worker.stream);
+  worker.cache.begin_step(1, 64, 0, *worker.stream);
+  worker.capture(64, *worker.stream);
+  worker.snapshot(64);
+  EXPECT_EQ(worker.fault(1), std::nullopt);
+}
+
+// Seen on real streams as a step that has another step's rows, if at all.
+TEST(DeviceCache, OrdersStepsOnStreamsThatNothingElseOrders) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Worker worker(seeded(seed), ModelShape::uniform(3, 8, 128));
+    auto& device = dynamic_cast<SeededDevice&>(*worker.device);
+    const auto other = device.make_stream();
+    const test::Router& router = worker.router;
+    test::Model others_picks(device, router, kMaxTokens);
+    const StepRecordLayout layout(router.shape, 64);
+    const Buffer others_record = device.allocate(layout.bytes);
+
+    device.hold(*worker.stream, true);
+    worker.model.route(1, 64, *worker.stream);
+    worker.cache.begin_step(1, 64, 0, *worker.stream);
+    worker.capture(64, *worker.stream);
+    if (seed % 2 == 0) {  // it ends with a snapshot, or without one
+      worker.cache.snapshot(worker.slot_mapping.as<const Slot>(), 64, kSlots, worker.record.data(),
+                            *worker.stream);
+    } else {
+      worker.cache.end_step(*worker.stream);
+    }
+    others_picks.route(2, 64, *other);
+    worker.cache.begin_step(2, 64, 0, *other);
+    for (int layer = 0; layer < 3; ++layer) {
+      worker.cache.capture(layer, others_picks.topk_ids(layer, 64), 0, *other);
+    }
+    worker.cache.snapshot(worker.slot_mapping.as<const Slot>(), 64, kSlots, others_record.data(),
+                          *other);
+    worker.bytes = test::download(device, *other, others_record.data(), layout.bytes);
+    worker.view.emplace(router.shape, 64, std::span(worker.bytes));
+    worker.expect_rows(2);
+    if (seed % 2 != 0) continue;
+    worker.bytes = test::download(device, *worker.stream, worker.record.data(), layout.bytes);
+    worker.view.emplace(router.shape, 64, std::span(worker.bytes));
+    worker.expect_rows(1);
+  }
+}
+
+// Layer 1 was captured with capture() in step 1 and is forgotten in step 2, which has not run when
+// its routing output is taken for step 3: what lies there is step 1's.
+TEST(DeviceCache, ARoutingOutputIsTheNextStepsAndNotOneInFlight) {  // H3
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Worker worker(seeded(seed), ModelShape({3, 4, 9}, 8, 128));
+    auto& device = dynamic_cast<SeededDevice&>(*worker.device);
+    const RouteOutput output =
+        worker.cache.route_output(0);  // so that there are outputs to look at
+    const auto run = [&](Step step, int layers) {
+      worker.model.route(step, 64, *worker.stream);
+      worker.cache.begin_step(step, 64, 0, *worker.stream);
+      worker.stream->launch(
+          test::OutputPicks{static_cast<const std::int32_t*>(worker.model.topk_ids(0, 64).data), 64,
+                            8, output.data},
+          1);
+      for (int layer = 2; layer > 2 - layers; --layer) {
+        worker.cache.capture(layer, worker.model.topk_ids(layer, 64), 0, *worker.stream);
+      }
+    };
+    run(1, 2);
+    worker.snapshot(64);
+    worker.expect_rows(1);
+
+    device.hold(*worker.stream, true);
+    run(2, 1);
+    worker.cache.snapshot(worker.slot_mapping.as<const Slot>(), 64, kSlots, worker.record.data(),
+                          *worker.stream);
+    if (seed % 2 == 0) {
+      EXPECT_NE(worker.cache.route_output(1).data, nullptr);
+    } else {
+      EXPECT_NE(worker.cache.sink(1, 0, CaptureTransport::kAllRows).routes, nullptr);
+    }
+    device.hold(*worker.stream, false);
+    worker.bytes = test::download(device, *worker.stream, worker.record.data(),
+                                  StepRecordLayout(worker.router.shape, 64).bytes);
+    worker.view.emplace(worker.router.shape, 64, std::span(worker.bytes));
+    ASSERT_NE(worker.fault(2), std::nullopt);
+    EXPECT_TRUE(test::contains(*worker.fault(2), "layer 4 was not captured")) << *worker.fault(2);
+  }
+}
+
+// Loaded at its first launch, a kernel could wait there for work that waits for that launch.
+TEST(DeviceCache, MakesEveryKernelReadyThatItLaunches) {
+  for (const WeightType weights : {WeightType::none, WeightType::float32}) {
+    test::CountingDevice device(make_host_device());
+    const auto stream = device.make_stream();
+    const ModelShape shape = ModelShape({3, 4}, 2, 128).with_weights(weights);
+    DeviceCache cache(device, shape, 4, "test/0");
+    (void)cache.sink(1, 0, CaptureTransport::kAllRows);
+    const Buffer ids = device.allocate(1024);
+    const Buffer slots = device.allocate(4 * sizeof(Slot));
+    const Buffer record = device.allocate(StepRecordLayout(shape, 4).bytes);
+    stream->fill(ids.data(), 0, ids.size());
+    stream->fill(slots.data(), 0, slots.size());
+    device.take();
+    Step step = 0;
+    for (const IdType type :
+         {IdType::uint8, IdType::uint16, IdType::int16, IdType::int32, IdType::int64}) {
+      cache.begin_step(++step, 4, 0, *stream);
+      TopkIds picks{ids.data(), type, 4, 2, 2};
+      if (weights != WeightType::none) picks.weights = {ids.data(), weights, 2};
+      cache.capture(0, picks, 0, *stream);
+      cache.snapshot(slots.as<const Slot>(), 4, kSlots, record.data(), *stream);
+    }
+    const auto kernels = device.take().kernels;
+    EXPECT_GE(std::set(kernels.begin(), kernels.end()).size(), 9u);
+    for (const std::string& kernel : kernels) {
+      EXPECT_TRUE(device.loaded().contains(kernel)) << kernel;
+    }
+    stream->synchronize();
+  }
 }
 
 TEST_P(DeviceCacheOn, RefusesMoreTokensThanItHasRows) {  // H4

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <functional>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -168,86 +167,39 @@ TEST_F(DeviceTransport, DeviceThatIsBehindIsAnErrorThatBlamesIt) {
   }
 }
 
-// A worker whose step 1 failed, with its calls at hand.
-class DeviceTransportAfterFailure : public DeviceTransportOn {
- protected:
-  DeviceTransportAfterFailure() {
-    capturer->begin_step({.step = 1, .num_tokens = 4}, *stream);
-    capturer->publish(slots.as<const Slot>(), *stream);  // no layer was captured
-    capturer->end_request(1, RequestEnd::finished);      // matters to nobody here
+// A step that failed is in nobody's way, and is told once.
+TEST_P(DeviceTransportOn, FailuresWaitUntilTheyAreTaken) {  // H37
+  std::vector<ScenarioStep> steps = plain_steps(4);
+  steps[0].trouble = Trouble::layer_missing;
+  steps[2].trouble = Trouble::bad_id;
+  const Scenario scenario(kRouter, steps);
+  const auto device = GetParam()();
+  Engine engine(*device, scenario, transport(*device), {});
+  Reader reader(make_device_reader(endpoint));
+  for (const ScenarioStep& step : steps) {
+    engine.begin(step);
+    engine.capturer().publish(engine.slot_mapping(), engine.stream());
   }
+  engine.capturer().finalize(4, Milliseconds(20'000));
+  EXPECT_EQ(engine.capturer().num_failed(), 2u);
+  const std::vector<StepFailed> failures = engine.capturer().take_failures();
+  ASSERT_EQ(failures.size(), 2u);
+  EXPECT_EQ(failures[0].step(), 1u);
+  EXPECT_TRUE(contains(failures[0].what(), "step 1 failed: layer 4 was not captured"))
+      << failures[0].what();
+  EXPECT_EQ(failures[1].step(), 3u);
+  EXPECT_TRUE(contains(failures[1].reason(), "expert id 128")) << failures[1].what();
+  EXPECT_TRUE(engine.capturer().take_failures().empty());
+  EXPECT_EQ(engine.capturer().num_failed(), 2u);
 
-  void wait_for_failure() {
-    const std::string failed =
-        message_of<StepFailed>([&] { reader->wait_for(1, Milliseconds(20'000)); });
-    EXPECT_TRUE(contains(failed, "layers 0-4 were not captured")) << failed;
-  }
-  void let_it_fail() {
-    stream->synchronize();
-    while (reader->last_step() < 1) pump();
-    wait_for_failure();
-  }
-  // Devices that run their work inside calls need some.
-  void pump() { stream->idle(); }
-
-  void expect_failure_once(const std::function<void()>& call) {
-    const std::string failed = message_of<StepFailed>(call);
-    EXPECT_TRUE(contains(failed, "step 1 failed: layers 0-4 were not captured")) << failed;
-    EXPECT_NO_THROW(call());
-  }
-
-  void capture() {
-    for (int layer = 0; layer < 5; ++layer) {
-      capturer->capture(layer, model->topk_ids(layer, 4), *stream);
+  for (const ScenarioStep& step : steps) {
+    if (step.fails()) {
+      EXPECT_THROW(reader.wait_for(step.step, Milliseconds(20'000)), StepFailed);
+    } else {
+      reader.wait_for(step.step, Milliseconds(20'000));
     }
+    expect_rows(reader, scenario, step);
   }
-
-  std::unique_ptr<Device> device = GetParam()();
-  std::unique_ptr<Stream> stream = device->make_stream();
-  std::unique_ptr<Model> model = std::make_unique<Model>(*device, kRouter, 4);
-  Buffer slots = upload(*device, *stream, std::vector<Slot>{3, 2, 1, 0});
-  std::unique_ptr<Capturer> capturer = make_capturer();
-  std::unique_ptr<Reader> reader = std::make_unique<Reader>(make_device_reader(endpoint));
-
- private:
-  std::unique_ptr<Capturer> make_capturer() {
-    auto made = std::make_unique<Capturer>(transport(*device));
-    for (int layer = 0; layer < 5; ++layer) made->bind(layer);
-    return made;
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceTransportAfterFailure, ::testing::ValuesIn(every_device()),
-                         device_name);
-
-TEST_P(DeviceTransportAfterFailure, NextBeginStepThrowsItOnce) {
-  let_it_fail();
-  expect_failure_once([&] { capturer->begin_step({.step = 2, .num_tokens = 4}, *stream); });
-}
-
-TEST_P(DeviceTransportAfterFailure, FinalizeThrowsItOnce) {
-  expect_failure_once([&] { capturer->finalize(1, Milliseconds(20'000)); });
-  wait_for_failure();
-}
-
-TEST_P(DeviceTransportAfterFailure, FinalizeThatRunsOutOfTimeDoesNotLoseIt) {
-  let_it_fail();
-  expect_failure_once([&] { capturer->finalize(1, Milliseconds(0)); });
-}
-
-TEST_P(DeviceTransportAfterFailure, NextPublishThrowsItAndLeavesItsOwnStepAsItWas) {
-  try {
-    capturer->begin_step({.step = 2, .num_tokens = 4}, *stream);
-  } catch (const StepFailed&) {
-    return;  // this seed ran everything at once, see NextBeginStepThrowsItOnce
-  }
-  model->route(2, 4, *stream);
-  capture();
-  let_it_fail();
-  expect_failure_once([&] { capturer->publish(slots.as<const Slot>(), *stream); });
-  capturer->finalize(2, Milliseconds(20'000));
-  reader->wait_for(2, Milliseconds(20'000));
-  const Scenario scenario(kRouter, {{.step = 2, .num_tokens = 4, .slots = {3, 2, 1, 0}}});
-  expect_rows(*reader, scenario, scenario.steps.front());
 }
 
 TEST_P(DeviceTransportOn, EndsOnlyWhenItsCopiesHaveLanded) {

@@ -5,7 +5,6 @@
 #include <moetap/device.h>
 
 #include <deque>
-#include <functional>
 #include <memory>
 #include <set>
 #include <vector>
@@ -39,7 +38,9 @@ class Engine {
   void end_request(std::uint64_t request, RequestEnd how) { capturer_.end_request(request, how); }
 
   Stream& stream() { return *stream_; }
-  // Whose StepFailed was thrown; one that is thrown twice is a failure of the test.
+  const Slot* slot_mapping() const { return slot_mapping_.as<const Slot>(); }
+  Capturer& capturer() { return capturer_; }
+  // Whose failure was taken; one that comes twice is a failure of the test.
   const std::set<Step>& failed() const { return failed_; }
 
  private:
@@ -48,8 +49,7 @@ class Engine {
   std::unique_ptr<Graph> record_graph(int layers);
   void spoil(const ScenarioStep& step);
   void queue_slots(const ScenarioStep& step);
-  // Repeats a call for as long as it throws the failure of another step.
-  void insist(const std::function<void()>& call, Step step);
+  void take_failures();
 
   Device& device_;
   const Scenario& scenario_;

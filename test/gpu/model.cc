@@ -1,6 +1,7 @@
 #include "model.h"
 
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 namespace moetap::test {
@@ -26,11 +27,15 @@ bool Router::misses_route(Step step, std::int64_t row) const {
 }
 
 std::int64_t Router::pick(Step step, std::int64_t row, int layer, int k) const {
-  const std::uint64_t number = hash(step, row, layer, k);
+  // Equal steps from any first one, which go round all experts before one comes again.
+  const auto experts = static_cast<std::uint64_t>(shape.num_experts());
+  const std::uint64_t number = hash(step, row, layer, 0);
+  std::uint64_t stride = 1 + (number >> 32) % experts;
+  while (std::gcd(stride, experts) != 1) ++stride;
   const auto some_layer =
       static_cast<int>(hash(step, row, -1, 0) % static_cast<std::uint64_t>(shape.num_layers()));
   if (misses_route(step, row) && layer == some_layer && k == 0) return -1;
-  return static_cast<std::int64_t>(number % static_cast<std::uint64_t>(shape.num_experts()));
+  return static_cast<std::int64_t>((number + static_cast<std::uint64_t>(k) * stride) % experts);
 }
 
 // Of a float32 that is rounded to bfloat16 the lower half makes no difference, then.

@@ -13,7 +13,8 @@
 
 namespace moetap::test {
 
-// Any id of the model, or with `missing_routes` in about every tenth row one that is missing (-1).
+// Any ids of the model, distinct in a row of a layer, or with `missing_routes` in about every tenth
+// row one that is missing (-1).
 struct Router {
   ModelShape shape;
   bool missing_routes = false;

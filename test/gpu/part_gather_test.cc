@@ -248,6 +248,7 @@ TEST_P(GatheredStepOn, FailsWithTheReasonWhereAPartDidNotCome) {  // H6
     capturer.capture(0, gather.gather({ids.data(), IdType::int32, 2, 1, 1}, parts, *stream),
                      *stream);
     capturer.publish(slots.as<const Slot>(), *stream);
+    for (const StepFailed& failure : capturer.take_failures()) throw failure;
   };
   run(1, {2, 0});
   expect_throw<StepFailed>([&] { run(2, {2, 2}); }, {"token 2", "did not come", "check()"});

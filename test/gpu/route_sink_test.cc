@@ -61,7 +61,11 @@ class SinkEngine {
     model.route(step, tokens, *stream);
     capturer.begin_step({.step = step, .num_tokens = tokens}, *stream);
   }
-  void publish() { capturer.publish(slot_mapping.as<const Slot>(), *stream); }
+  // Throws the failure, if there is one.
+  void publish() {
+    capturer.publish(slot_mapping.as<const Slot>(), *stream);
+    for (const StepFailed& failure : capturer.take_failures()) throw failure;
+  }
   void run(Step step, const SinkPicks& kernel) {
     begin(step, kernel.rows);
     stream->launch(kernel, 1);
@@ -150,6 +154,18 @@ TEST_P(RouteSinkOn, APickThatNobodyPutIsMissingAndNoOlderStepsOne) {
       engine.run(step, kernel);
       engine.expect_rows(step, 20, left_out);
     }
+  }
+}
+
+TEST_P(RouteSinkOn, FailsAStepWithAnExpertThatWasPutTwice) {  // H32
+  for (const WeightType weights : kWeights) {
+    SCOPED_TRACE(weight_type_name(weights));
+    SinkEngine engine(*device, with_shape(endpoint, weights));
+    for (const int k : {0, 1}) engine.model.spoil(0, 12, k, 5);
+    EXPECT_TRUE(contains(engine.failure(1, engine.good(20)),
+                         "layer 3, token 12: expert id 5 was picked twice"));
+    engine.run(2, engine.good(20));
+    engine.expect_rows(2, 20);
   }
 }
 

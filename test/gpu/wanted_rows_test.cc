@@ -105,8 +105,9 @@ TEST_P(WantedRowsOn, OnlyTheirBytesMoveAndWithNobodyAskingNothingIsQueued) {
   const std::size_t list = 3 * sizeof(std::uint32_t);
   EXPECT_EQ(queued[1].copies, (std::vector{list, record_bytes(3)}));
   EXPECT_EQ(queued[1].kernels, kernels);
-  EXPECT_EQ(queued[2], CountingDevice::Queued{});
-  EXPECT_EQ(queued[3], queued[0]);  // all are wanted, in so many words
+  EXPECT_EQ(queued[2],
+            CountingDevice::Queued{.others = 1});  // an event that the next step waits for
+  EXPECT_EQ(queued[3], queued[0]);                 // all are wanted, in so many words
 }
 
 class SlotRowsOn : public WantedRowsOn {};

@@ -21,6 +21,7 @@ class WatchedDevice final : public Device {
   Buffer allocate_pinned(std::size_t bytes) override { return device_->allocate_pinned(bytes); }
   Buffer pin(std::span<std::byte> memory) override { return device_->pin(memory); }
   std::unique_ptr<Event> make_event() override { return device_->make_event(); }
+  void load(const KernelEntry& kernel) override { device_->load(kernel); }
   std::unique_ptr<Stream> make_stream() override {
     std::unique_ptr<Stream> stream = device_->make_stream();
     last_stream_ = stream.get();

@@ -56,6 +56,7 @@ struct Layer {
                        .sink = test::sink_over(step, captured, missing_step, routes, top_k, 8)},
                .weights = {bits.data(), stride, type_of<From>(), false}} {
     kernel.ids.sink.weight_type = type_of<To>();
+    kernel.ids.sink.distinct = Distinct::none;
     kernel.ids.sink.weights = weights.data();
     step.step = kStep;
     step.num_tokens = rows;

@@ -14,6 +14,7 @@
 #include "child_process.h"
 #include "message_of.h"
 #include "names.h"
+#include "native_layout.h"
 #include "shm_test.h"
 
 namespace moetap {
@@ -197,6 +198,29 @@ TEST_F(ShmTransport, KeepsTheLatestReasonsAndAnEndlessOneFits) {
       EXPECT_EQ(error.reason().rfind(std::to_string(step) + "xxx", 0), 0u) << error.reason();
     }
   }
+}
+
+// Every second of many steps fails: none that did is said to have succeeded, however long ago.
+TEST_F(ShmTransport, KnowsFailuresOfLongAgoAndSaysSoWhereItDoesNot) {
+  ShmWriter writer(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  constexpr Step kLast = 2 * ShmControl::kFailedSteps;
+  for (Step step = 1; step <= kLast; step += 2) {
+    writer.fail(step, {}, "because");
+    writer.publish(step + 1, {}, {});
+  }
+  const auto failure = [&](Step step) {
+    return message_of<StepFailed>([&] { reader->wait_for(step, kPatience); });
+  };
+  for (Step step = 1; step <= kLast - 64; step += 2) {
+    ASSERT_TRUE(contains(failure(step), "why is not known any more")) << step;
+    ASSERT_NO_THROW(reader->wait_for(step + 1, kPatience));
+  }
+  EXPECT_TRUE(contains(failure(kLast - 63), "because"));
+  writer.fail(kLast + 1, {}, "because");
+  EXPECT_TRUE(contains(failure(1), "step 1 failed: or not"));
+  EXPECT_NO_THROW(reader->wait_for(2, kPatience));
+  EXPECT_TRUE(contains(failure(3), "why is not known any more"));
 }
 
 TEST_F(ShmTransport, ABadPublishChangesNothingAndTheStepCanStillFail) {

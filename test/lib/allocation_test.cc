@@ -1,8 +1,12 @@
 // What may not allocate, in a program of its own: it counts what operator new is asked for.
+#include <moetap/capturer.h>
 #include <moetap/channel.h>
+#include <moetap/error.h>
+#include <moetap/host_device.h>
 #include <moetap/lease.h>
 #include <moetap/ledger.h>
 #include <moetap/readers.h>
+#include <moetap/transports.h>
 
 #include <gtest/gtest.h>
 
@@ -10,6 +14,7 @@
 #include <cstdlib>
 #include <deque>
 #include <new>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,8 +25,13 @@
 namespace {
 
 std::atomic<std::int64_t> allocations{0};
+bool refuses = false;  // as if there were no memory
 
 void* count(void* memory) {
+  if (refuses) {
+    std::free(memory);
+    memory = nullptr;
+  }
   if (memory == nullptr) throw std::bad_alloc();
   allocations.fetch_add(1, std::memory_order_relaxed);
   return memory;
@@ -211,6 +221,30 @@ TEST_F(ReaderAllocations, TakingStepsInAndReadingThemNeedsNone) {
               0);
     EXPECT_EQ(states, std::vector<RowState>(3, RowState::present));
   }
+}
+
+// A device's callback has nobody to tell that there is no memory: the step has failed all the same.
+TEST_F(ReaderAllocations, AStepThatFailsIsHandedOverWithoutThem) {
+  const auto device = make_seeded_device(1);
+  const auto stream = device->make_stream();
+  const Buffer slots = device->allocate(4 * sizeof(Slot));
+  stream->fill(slots.data(), 0, slots.size());
+  Capturer capturer(make_device_transport(*device, endpoint));
+  for (const int layer : endpoint.shape.moe_layers()) capturer.bind(layer);
+  const auto reader = make_device_reader(endpoint);
+  stream->synchronize();
+
+  device->hold(*stream, true);
+  capturer.begin_step({.step = 1, .num_tokens = 4}, *stream);  // and no layer is captured
+  capturer.publish(slots.as<const Slot>(), *stream);
+  refuses = true;
+  while (device->step()) {
+  }
+  refuses = false;
+  const auto failures = capturer.take_failures();
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_NE(failures[0].reason().find("no memory to say what"), std::string::npos);
+  EXPECT_THROW(reader->wait_for(1, Milliseconds(0)), StepFailed);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "throws.h"
@@ -35,7 +36,7 @@ class FakeTransport final : public CaptureTransport {
   const ModelShape& shape() const override { return shape_; }
   std::int64_t max_tokens() const override { return 16; }
   void begin_step(const StepInfo& step, std::int64_t row, Stream&) override {
-    if (fail) throw StepFailed(step.step - 1, "the step before");
+    if (busy) throw TimeoutError("the step before cannot be told");
     steps.push_back(step.step);
     dp_row = row;
   }
@@ -49,19 +50,30 @@ class FakeTransport final : public CaptureTransport {
   RouteOutput route_output(int layer) override { return {nullptr, layer, 2}; }
   void publish(const Slot*, Stream&) override {
     if (busy) throw TimeoutError("the ring is full");
-    if (fail) throw StepFailed(steps.back() - (earlier ? 1 : 0), "of a fake");
     ++published;
   }
+  void skip_step(Stream&) override {
+    if (recording) throw StateError("the stream records a graph");
+    ++skipped;
+  }
+  void give_up(const Slot* slots, Stream&) noexcept override {
+    given_up.emplace_back(steps.back(), slots);
+  }
+  std::vector<StepFailed> take_failures() override { return {StepFailed(7, "of a fake")}; }
+  std::uint64_t num_failed() const override { return 9; }
+  void compare_all_picks() override { compares_all = true; }
   void finalize(Step step, Milliseconds) override { finalized = step; }
   void end_request(std::uint64_t request, RequestEnd) override { ended = request; }
 
-  bool fail = false;
-  bool earlier = false;
   bool busy = false;
+  bool recording = false;
+  bool compares_all = false;
   std::vector<Step> steps;
   std::int64_t dp_row = -1;
   std::vector<Capture> captures;
   int published = 0;
+  int skipped = 0;
+  std::vector<std::pair<Step, const Slot*>> given_up;
   Step finalized = 0;
   std::uint64_t ended = 0;
 
@@ -379,6 +391,7 @@ TEST_F(CapturerTest, StepOfWhichNothingIsWantedIsNotPublished) {
   capturer->publish(slots.data(), stream);
   EXPECT_EQ(transport->steps, (std::vector<Step>{1, 2}));
   EXPECT_EQ(transport->published, 1);
+  EXPECT_EQ(transport->skipped, 1);
 }
 
 TEST_F(CapturerTest, StepWithoutTokensIsLegal) {
@@ -391,37 +404,117 @@ TEST_F(CapturerTest, StepWithoutTokensIsLegal) {
 TEST_F(CapturerTest, NothingIsOpenAfterBeginStepThrew) {
   make(RankLayout::local);
   const StepInfo step{.step = 2, .num_tokens = 4};
-  transport->fail = true;
-  expect_throw<StepFailed>([&] { capturer->begin_step(step, stream); }, {"step 1"});
+  transport->busy = true;
+  expect_throw<TimeoutError>([&] { capturer->begin_step(step, stream); }, {"be told"});
   expect_throw<StateError>([&] { capturer->publish(slots.data(), stream); }, {"begin_step()"});
-  transport->fail = false;
+  transport->busy = false;
   EXPECT_NO_THROW(capturer->begin_step(step, stream));
 }
 
-TEST_F(CapturerTest, StepIsOverWhenItFailed) {
-  make(RankLayout::local).begin_step({.step = 2, .num_tokens = 4}, stream);
-  transport->fail = true;
-  expect_throw<StepFailed>([&] { capturer->publish(slots.data(), stream); }, {"step 2"});
-  transport->fail = false;
-  expect_throw<StateError>([&] { capturer->publish(slots.data(), stream); }, {"begin_step()"});
-  EXPECT_NO_THROW(capturer->begin_step({.step = 3, .num_tokens = 4}, stream));
-}
-
-TEST_F(CapturerTest, StepStaysOpenWhenAnEarlierOneFailedOrTimeRanOut) {  // H14
+TEST_F(CapturerTest, StepStaysOpenWhenTimeRanOut) {  // H14
   make(RankLayout::local).begin_step({.step = 2, .num_tokens = 4}, stream);
   const auto publish = [&] { capturer->publish(slots.data(), stream); };
   const auto begin_next = [&] { capturer->begin_step({.step = 3, .num_tokens = 4}, stream); };
-  transport->fail = transport->earlier = true;
-  expect_throw<StepFailed>(publish, {"step 1"});
-  expect_throw<StateError>(begin_next, {"publish()"});
-  transport->fail = false;
   transport->busy = true;
   expect_throw<TimeoutError>(publish, {});
-  expect_throw<StateError>(begin_next, {"publish()"});
+  expect_throw<StateError>(begin_next, {"publish()", "give_up()"});
   transport->busy = false;
   EXPECT_NO_THROW(publish());
   EXPECT_EQ(transport->published, 1);
   EXPECT_NO_THROW(begin_next());
+}
+
+TEST_F(CapturerTest, HasTheFailuresOfItsTransport) {
+  make(RankLayout::local);
+  ASSERT_EQ(capturer->take_failures().size(), 1u);
+  EXPECT_EQ(capturer->take_failures()[0].step(), 7u);
+  EXPECT_EQ(capturer->num_failed(), 9u);
+}
+
+TEST_F(CapturerTest, ComparesAllPicksIfToldTo) {  // H32
+  make(RankLayout::local);
+  EXPECT_FALSE(transport->compares_all);
+  auto owned = std::make_unique<FakeTransport>();
+  FakeTransport& checked = *owned;
+  const Capturer own(std::move(owned), {.compare_all_picks = true});
+  EXPECT_TRUE(checked.compares_all);
+}
+
+class StepGuardTest : public CapturerTest {  // H37
+ protected:
+  StepGuardTest() { make(RankLayout::local); }
+
+  // The forward pass of a step throws.
+  void lose(const StepInfo& step) {
+    try {
+      const StepGuard open(*capturer, step, stream);
+      capturer->capture(5, ids(4), stream);
+      throw std::runtime_error("out of memory");
+    } catch (const std::runtime_error&) {
+    }
+  }
+  using GivenUp = std::vector<std::pair<Step, const Slot*>>;
+};
+
+TEST_F(StepGuardTest, GivesUpAStepThatThrew) {
+  lose({.step = 1, .num_tokens = 4});
+  EXPECT_EQ(transport->given_up, (GivenUp{{1, nullptr}}));
+  EXPECT_EQ(transport->published, 0);
+  StepGuard next(*capturer, {.step = 2, .num_tokens = 4}, stream);  // nothing is in its way
+  next.publish(slots.data());
+  EXPECT_EQ(transport->published, 1);
+}
+
+TEST_F(StepGuardTest, LeavesAPublishedStepAlone) {
+  {
+    StepGuard open(*capturer, {.step = 1, .num_tokens = 4}, stream);
+    open.publish(slots.data());
+    EXPECT_EQ(transport->published, 1);
+    capturer->begin_step({.step = 2, .num_tokens = 4}, stream);  // of nobody's guard
+  }
+  EXPECT_TRUE(transport->given_up.empty());
+  capturer->publish(slots.data(), stream);
+}
+
+TEST_F(StepGuardTest, KnowsTheSlotsOfAStepThatCouldNotBePublished) {
+  {
+    StepGuard open(*capturer, {.step = 1, .num_tokens = 4}, stream);
+    transport->busy = true;
+    expect_throw<TimeoutError>([&] { open.publish(slots.data()); }, {});
+    transport->busy = false;
+  }
+  EXPECT_EQ(transport->given_up, (GivenUp{{1, slots.data()}}));
+}
+
+TEST_F(StepGuardTest, MayPublishAgain) {
+  StepGuard open(*capturer, {.step = 1, .num_tokens = 4}, stream);
+  transport->busy = true;
+  expect_throw<TimeoutError>([&] { open.publish(slots.data()); }, {});
+  transport->busy = false;
+  open.publish(slots.data());
+  EXPECT_EQ(transport->published, 1);
+}
+
+TEST_F(StepGuardTest, OnlyClosesAStepOfWhichNothingIsWanted) {
+  const std::span<const TokenRange> none;
+  for (const Step step : {1, 2}) {
+    transport->recording = step == 2;  // and so it cannot be
+    const StepGuard open(*capturer, {.step = step, .num_tokens = 4, .wanted = none}, stream);
+  }
+  EXPECT_TRUE(transport->given_up.empty());
+  EXPECT_EQ(transport->skipped, 1);
+  EXPECT_NO_THROW(capturer->begin_step({.step = 3, .num_tokens = 4}, stream));
+}
+
+TEST_F(StepGuardTest, OpensNothingThatCannotBegin) {
+  transport->busy = true;
+  expect_throw<TimeoutError>(
+      [&] { const StepGuard open(*capturer, {.step = 1, .num_tokens = 4}, stream); }, {});
+  transport->busy = false;
+  EXPECT_TRUE(transport->given_up.empty());
+  capturer->give_up(nullptr, stream);  // no step, so nothing
+  EXPECT_TRUE(transport->given_up.empty());
+  EXPECT_NO_THROW(capturer->begin_step({.step = 1, .num_tokens = 4}, stream));
 }
 
 TEST_F(CapturerTest, PublishWithoutSlotsLeavesTheStepOpen) {

@@ -207,6 +207,7 @@ void Rank::run(Step step) {
     capture_layers(ids);
   }
   capturer_.publish(slots_.as<const Slot>(), *stream_);
+  for (const StepFailed& failure : capturer_.take_failures()) throw failure;
 }
 
 }  // namespace moetap::test

@@ -18,7 +18,7 @@ class Rank {
   // tp_ranks: those of this rank's data-parallel rank and stage.
   Rank(const Plan& plan, const Topology& topology, Device& device, MPI_Comm tp_ranks);
 
-  // One forward pass and its publish(). StepFailed, and what a gather throws.
+  // One forward pass and its publish(). The StepFailed of any step, and what a gather throws.
   void run(Step step);
   void finish(Step last) {
     stream_->synchronize();

@@ -55,9 +55,12 @@ constexpr Fault kFaults[] = {
     {"H29 rows of old weights", 100},
     {"H30 rows of drafts", 100},
     {"H30 tokens that stand elsewhere", 100},
+    {"H32 distinct picks", 100},
     {"H35 all in turn", 1000},
     {"H36 rows from before a dropped step", 100},
     {"H36 rows that were kept from before a dropped step", 1000},
+    {"H37 a step that was given up", 100},
+    {"H37 the reader hears of it", 100},
     {"H39 rows of the run that sampled", 100},
     {"H39 tokens that an earlier run sampled late", 100},
 };

@@ -97,9 +97,13 @@ bool Stage::run(const StepWork& work) {
     make_picks(work);
     begin(work);
     if (dice_.chance(10)) ask_for_trouble_in_step();
-    capture();
+    if (open_->trouble == Trouble::thrown) {
+      throw_in_step();
+    } else {
+      capture();
+    }
   }
-  if (!publish()) return false;
+  if (open_->trouble != Trouble::thrown && !publish()) return false;
   tell(work);
   last_ = work.step;
   open_.reset();
@@ -112,7 +116,10 @@ bool Stage::run(const StepWork& work) {
 bool Stage::can_be(Trouble trouble, std::int64_t tokens) const {
   switch (trouble) {
     case Trouble::none:
+    case Trouble::thrown:
       return true;
+    case Trouble::repeated_id:
+      return tokens > 0 && oracle_.router.top_k > 1;
     case Trouble::graph_too_small:
       return options_.graphs && tokens > graph_tokens_ && layout() != RankLayout::concatenated;
     case Trouble::bad_id:  // there must be a number that is no id
@@ -127,7 +134,7 @@ void Stage::draw_step(const StepWork& work) {
   const std::int64_t tokens = tokens_of(work);
   Open& open = open_.emplace();
   open.step = work.step;
-  const auto trouble = static_cast<Trouble>(dice_.chance(6) ? 1 + dice_.draw(4) : 0);
+  const auto trouble = static_cast<Trouble>(dice_.chance(8) ? 1 + dice_.draw(6) : 0);
   if (can_be(trouble, tokens)) open.trouble = trouble;
   open.graph = open.trouble == Trouble::graph_too_small ||
                (options_.graphs && tokens <= graph_tokens_ && dice_.chance(60));
@@ -212,16 +219,27 @@ void Stage::make_picks(const StepWork& work) {
     write_row(first_row(own) + static_cast<std::int64_t>(slots.size()), row->number);
     slots.push_back(slot);
   }
-  if (open_->trouble == Trouble::bad_id) {
-    const auto row = first_row(own) + static_cast<std::int64_t>(open_->spoiled);
-    write(static_cast<int>(dice_.draw(layers() - 1)), row,
-          static_cast<int>(dice_.draw(oracle_.router.top_k - 1)), oracle_.router.num_experts);
-  }
+  spoil_pick();
   if (open_->trouble == Trouble::bad_slot) {
     slots[open_->spoiled] = dice_.chance(50) ? -1 : options_.endpoint.num_slots;
   }
   copy_in(device_picks_, picks_.data(), picks_.size());
   copy_in(device_slots_, slots.data(), slots.size() * sizeof(Slot));
+}
+
+// Of a token that is in trouble.
+void Stage::spoil_pick() {
+  const bool bad = open_->trouble == Trouble::bad_id;
+  if (!bad && open_->trouble != Trouble::repeated_id) return;
+  const auto row = first_row(options_.capturer.dp_rank) + static_cast<std::int64_t>(open_->spoiled);
+  const auto layer = static_cast<int>(dice_.draw(layers() - 1));
+  if (bad) {
+    return write(layer, row, static_cast<int>(dice_.draw(oracle_.router.top_k - 1)),
+                 oracle_.router.num_experts);
+  }
+  // As in memory that nobody wrote.
+  const std::int64_t id = dice_.draw(oracle_.router.num_experts - 1);
+  for (const int k : {0, 1}) write(layer, row, k, id);
 }
 
 void Stage::copy_in(const Buffer& to, const void* from, std::size_t bytes) {
@@ -274,50 +292,64 @@ void Stage::begin(const StepWork& work) {
   if (layout() != RankLayout::local) info.dp_tokens = open_->dp;
   info.requests = work.requests;
   if (open_->wanted != tokens_of(work) || dice_.chance(50)) info.wanted = work.wanted;
-  insist([&] { capturer_.begin_step(info, *stream_); });
+  open_->guard.emplace(capturer_, info, *stream_);
 }
 
-// Repeats a call that an earlier step's failure kept from doing anything.
-template <class Call>
-void Stage::insist(Call&& call) {
-  for (;;) {
-    try {
-      return call();
-    } catch (const StepFailed& failure) {
-      told(failure.step());
-    }
+// Some of its layers were captured by then, or all; its guard ends.
+void Stage::throw_in_step() {
+  const auto layers_so_far = static_cast<std::size_t>(dice_.draw(layers()));
+  const std::vector<int>& ids = options_.endpoint.shape.moe_layers();
+  for (std::size_t i = 0; i < layers_so_far; ++i) {
+    capturer_.capture(ids[i], topk_ids(static_cast<int>(i), rows()), *stream_);
   }
+  open_->guard.reset();
+  history_.note("  stage {}: step {} throws", options_.number, open_->step);
 }
 
-void Stage::told(Step failed) {
-  ++counts_[Event::failures_told];
-  require(untold_.erase(failed) == 1, "stage {}: step {} is said to have failed{}", options_.number,
-          failed, oracle_.failed(options_.number, failed) ? "" : ", which is not known");
+void Stage::take_failures() {
+  for (const StepFailed& failure : capturer_.take_failures()) {
+    history_.note("  stage {} is told that step {} failed", options_.number, failure.step());
+    require(untold_.erase(failure.step()) == 1, "stage {}: step {} did not fail, but: {}",
+            options_.number, failure.step(), failure.what());
+    ++counts_[Event::failures_told];
+  }
 }
 
 bool Stage::publish() {
-  if (options_.shm && fails()) untold_.insert(open_->step);
-  for (;;) {
-    try {
-      capturer_.publish(device_slots_.as<const Slot>(), *stream_);
-      require(!options_.shm || !fails(), "stage {}: step {} was published with trouble {}",
-              options_.number, open_->step, static_cast<int>(open_->trouble));
-      return true;
-    } catch (const StepFailed& failure) {
-      told(failure.step());
-      if (failure.step() == open_->step) return true;
-    } catch (const TimeoutError&) {
-      ++counts_[Event::full_rings];
-      history_.note("  stage {}: step {} waits", options_.number, open_->step);
-      return false;
-    }
+  try {
+    open_->guard->publish(device_slots_.as<const Slot>());
+    return true;
+  } catch (const TimeoutError&) {
+    ++counts_[Event::full_rings];
+    history_.note("  stage {}: step {} waits", options_.number, open_->step);
   }
+  if (dice_.chance(90)) return false;
+  // An engine that goes on without its rows. Tokens were sampled.
+  open_->guard.reset();
+  open_->trouble = Trouble::published_in_vain;
+  history_.note("  stage {}: step {} is given up", options_.number, open_->step);
+  return true;
 }
 
 void Stage::tell(const StepWork& work) {
-  if (capturer_.dropped().count != dropped_) return tell_dropped(work);
-  constexpr Event kTroubles[] = {Event::steps,   Event::layers_missing, Event::layers_twice,
-                                 Event::bad_ids, Event::bad_slots,      Event::graphs_too_small};
+  constexpr Event kTroubles[] = {Event::steps,
+                                 Event::layers_missing,
+                                 Event::layers_twice,
+                                 Event::bad_ids,
+                                 Event::repeated_ids,
+                                 Event::bad_slots,
+                                 Event::graphs_too_small,
+                                 Event::thrown,
+                                 Event::published_in_vain};
+  const bool given_up =
+      open_->trouble == Trouble::thrown || open_->trouble == Trouble::published_in_vain;
+  const bool dropped = capturer_.dropped().count != dropped_;
+  if (dropped && !given_up) {
+    require(options_.on_full == OnFull::drop, "stage {}: step {} was dropped", options_.number,
+            work.step);
+    ++counts_[Event::dropped_steps];
+    return tell_dropped(work);
+  }
   if (open_->wanted == 0) {
     ++counts_[Event::unpublished];
     return;
@@ -327,8 +359,10 @@ void Stage::tell(const StepWork& work) {
   if (failed) {
     ++counts_[Event::failed_steps];
     ++counts_[kTroubles[static_cast<std::size_t>(open_->trouble)]];
-    if (!options_.shm) untold_.insert(work.step);
+    untold_.insert(work.step);
   }
+  take_failures();
+  if (dropped) return tell_dropped(work);
   SlotRows rows;
   for (std::size_t i = 0; i < work.rows.size(); ++i) {
     if (!is_wanted(work, i)) continue;
@@ -344,16 +378,15 @@ void Stage::tell(const StepWork& work) {
     if (open_->trouble == Trouble::bad_slot && i == open_->spoiled) continue;
     rows.emplace_back(slot, std::move(row));
   }
+  if (given_up) rows.clear();  // where they would be is not known
   oracle_.publish(options_.number, work.step, std::move(rows), failed);
 }
 
-// What would have been wrong with the step does not matter any more.
+// What else would have been wrong with the step does not matter any more.
 void Stage::tell_dropped(const StepWork& work) {
-  require(options_.on_full == OnFull::drop && capturer_.dropped().last == work.step &&
-              capturer_.dropped().count == ++dropped_,
+  require(capturer_.dropped().last == work.step && capturer_.dropped().count == ++dropped_,
           "stage {}: {} steps were dropped, the last is {}, where step {} was", options_.number,
           capturer_.dropped().count, capturer_.dropped().last, work.step);
-  ++counts_[Event::dropped_steps];
   history_.note("  stage {}: step {} is dropped", options_.number, work.step);
   for (std::size_t i = 0; i < work.rows.size(); ++i) {
     if (is_wanted(work, i)) oracle_.lose(work.rows[i].second);
@@ -364,7 +397,7 @@ void Stage::tell_dropped(const StepWork& work) {
 void Stage::go_on() {
   if (!options_.per_request) return;
   try {
-    insist([&] { capturer_.finalize(last_, Milliseconds(0)); });
+    capturer_.finalize(last_, Milliseconds(0));
   } catch (const TimeoutError&) {
     // Of the device, or a full ring.
   }
@@ -372,10 +405,11 @@ void Stage::go_on() {
 
 bool Stage::finish() {
   try {
-    insist([&] { capturer_.finalize(last_, Milliseconds(0)); });
+    capturer_.finalize(last_, Milliseconds(0));
   } catch (const TimeoutError&) {
     return false;
   }
+  take_failures();
   require(untold_.empty(), "stage {}: it was not told that step {} failed", options_.number,
           *untold_.begin());
   return true;

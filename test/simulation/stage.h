@@ -54,7 +54,17 @@ class Stage {
   bool finish();
 
  private:
-  enum class Trouble { none, layer_missing, layer_twice, bad_id, bad_slot, graph_too_small };
+  enum class Trouble {
+    none,
+    layer_missing,
+    layer_twice,
+    bad_id,
+    repeated_id,
+    bad_slot,
+    graph_too_small,
+    thrown,             // the forward pass throws half-way
+    published_in_vain,  // the ring was full, and the engine gives the step up
+  };
 
   // How the open step looks.
   struct Open {
@@ -65,6 +75,7 @@ class Stage {
     std::vector<std::int64_t> dp;  // tokens of each rank
     std::size_t spoiled = 0;       // the token that is in trouble
     std::int64_t wanted = 0;       // tokens
+    std::optional<StepGuard> guard{};
   };
 
   // Whether anybody hears of the open step's trouble.
@@ -87,14 +98,14 @@ class Stage {
   TopkIds topk_ids(int layer, std::int64_t rows) const;
   void capture();
   void capture_layers(std::int64_t rows, int without);
+  void spoil_pick();
+  void throw_in_step();
   void ask_for_trouble(const StepWork& work);
   void ask_for_trouble_in_step();
   bool publish();
-  void told(Step failed);
+  void take_failures();
   void tell(const StepWork& work);
   void tell_dropped(const StepWork& work);
-  template <class Call>
-  void insist(Call&& call);
 
   StageOptions options_;
   SeededDevice& device_;

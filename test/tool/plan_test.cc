@@ -39,6 +39,7 @@ class CountingDevice final : public Device {
   }
   std::unique_ptr<Event> make_event() override { return host_->make_event(); }
   std::unique_ptr<Stream> make_stream() override { return host_->make_stream(); }
+  void load(const KernelEntry& kernel) override { host_->load(kernel); }
 
  private:
   std::unique_ptr<Device> host_ = make_host_device();

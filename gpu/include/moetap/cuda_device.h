@@ -20,8 +20,9 @@ std::unique_ptr<Device> make_cuda_device(int index);
 
 // An engine's own stream (its cudaStream_t or CUstream) as a Stream: a view that must not outlive
 // it. Captures that the engine begins on it are seen: what may not be part of a graph is a
-// StateError. Freeing memory of `device` waits for streams that `device` made, not for this one.
-// ArgumentError if `device` is no GPU.
+// StateError. So is work on the legacy default stream while another stream records one. Freeing
+// memory of `device` waits for streams that `device` made, not for this one. ArgumentError if
+// `device` is no GPU.
 std::unique_ptr<Stream> wrap_stream(Device& device, void* cuda_stream);
 
 }  // namespace moetap

@@ -13,6 +13,7 @@ namespace moetap {
 
 // Throws a DeviceError that names the kernel unless `cuda_error` is cudaSuccess.
 void check_cuda_launch(const char* kernel, int cuda_error);
+void check_cuda_load(const char* kernel, int cuda_error);
 
 }  // namespace moetap
 
@@ -45,8 +46,20 @@ void run_on_cuda(const void* arguments, std::int64_t blocks, void* cuda_stream) 
   check_cuda_launch(KernelEntryOf<Kernel>::entry.name, static_cast<int>(error));
 }
 
+// With CUDA's lazy loading a kernel is loaded when it is first used, which may be in the middle of
+// a recording, or wait for kernels that run:
+// https://docs.nvidia.com/cuda/cuda-c-programming-guide/#lazy-loading
+template <class Kernel>
+void load_on_cuda() {
+  cudaFuncAttributes attributes;
+  const cudaError_t error =
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&run_cuda_block<Kernel>));
+  check_cuda_load(KernelEntryOf<Kernel>::entry.name, static_cast<int>(error));
+}
+
 }  // namespace moetap
 
-#define MOETAP_CUDA_KERNEL(Kernel) \
-  template void moetap::run_on_cuda<Kernel>(const void*, std::int64_t, void*)
+#define MOETAP_CUDA_KERNEL(Kernel)                                             \
+  template void moetap::run_on_cuda<Kernel>(const void*, std::int64_t, void*); \
+  template void moetap::load_on_cuda<Kernel>()
 #endif

@@ -114,6 +114,10 @@ class Device {
 
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
+
+  // Makes a kernel ready, so that its first launch has nothing to wait for:
+  // KernelEntryOf<K>::entry. StateError on a GPU if it was compiled for hosts only.
+  virtual void load(const KernelEntry& kernel) = 0;
 };
 
 // "auto" (a GPU if there is one, else host), "host", "cuda", "cuda:N". Asking for a device that is

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,16 +38,19 @@ class DeviceCache {
   std::int64_t max_tokens() const { return max_tokens_; }
 
   // See CaptureTransport. Work queued here and graphs that hold captures use the cache's memory:
-  // it must be done before the cache is destroyed.
+  // it must be done before the cache is destroyed. A step waits on its stream for what the step
+  // before queued on its own, which may be another one.
+  void compare_all_picks();
   void begin_step(Step step, std::int64_t num_tokens, std::int64_t dp_row, Stream& stream);
   void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream);
 
   // For a kernel that captures this layer itself: what stands for a capture() of it. Rows from
   // end_row on are not this rank's, however many the kernel has; `shared_columns` picks behind the
   // first top_k are dropped. A pick that the kernel does not put is a missing route: from the next
-  // begin_step() on the layer's ids are cleared. StateError if the layer's routes are a foreign
-  // kernel's output, or if the first sink comes in an open step, behind a capture() of the layer.
-  // ArgumentError for models of over 65,535 experts, where each id is one.
+  // begin_step() on the layer's ids are cleared; steps before that are not touched. StateError if
+  // the layer's routes are a foreign kernel's output, or if the first sink comes in an open step,
+  // behind a capture() of the layer. ArgumentError for models of over 65,535 experts, where each id
+  // is one.
   RouteSink sink(int layer, std::int64_t first_row, std::int64_t end_row, int shared_columns = 0);
 
   // This layer's part of the cache, for a foreign kernel to write the picks of this rank's tokens
@@ -65,7 +69,7 @@ class DeviceCache {
                 std::byte* record, Stream& stream, const std::uint32_t* tokens = nullptr);
 
   // For a step that ends without one.
-  void end_step() { open_ = false; }
+  void end_step(Stream& stream);
 
  private:
   // An entry of the process's register of caches.
@@ -95,6 +99,8 @@ class DeviceCache {
   void require_layer(int layer) const;
   void require_own(int layer) const;
   void set_writer(int layer, std::uint8_t writer);
+  void tell_writers(Stream& stream);
+  void load_kernels();
   RouteSink layer_sink(int layer, std::int64_t first_row, std::int64_t end_row,
                        int shared_columns) const;
   ClearedLayers cleared_layers() const;
@@ -113,7 +119,10 @@ class DeviceCache {
   std::int64_t max_tokens_;
   Layout layout_;
   Buffer memory_;
-  std::vector<std::uint8_t> writer_;  // [layer]: as on the device
+  std::unique_ptr<Event> used_;  // all work of the last step is before it
+  Distinct distinct_;
+  std::vector<std::uint8_t> writer_;  // [layer]: as the device knows it from the next step on
+  bool writers_changed_ = false;      // since it was told
   std::vector<bool> copied_;          // [layer]: whether capture() has written it
   bool open_ = false;                 // a step, whose layers were cleared if they had to be
   std::int64_t num_tokens_ = 0;       // of the open step

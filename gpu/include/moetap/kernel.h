@@ -20,11 +20,13 @@ struct Block {
   int lanes;
 };
 
-// How each kind of device starts a kernel type. `cuda` is null in a build without CUDA.
+// How each kind of device starts a kernel type, and loads it before. `cuda` and `cuda_load` are
+// null in a build without CUDA.
 struct KernelEntry {
   const char* name;
   void (*host)(const void* arguments, Block block);
   void (*cuda)(const void* arguments, std::int64_t blocks, void* cuda_stream);
+  void (*cuda_load)();
 };
 
 // Defined once for each kernel type, beside the kernel: MOETAP_DEFINE_KERNEL(CaptureKernel).
@@ -61,20 +63,23 @@ void run_on_host(const void* arguments, Block block) {
   (*static_cast<const Kernel*>(arguments))(block);
 }
 
-#define MOETAP_KERNEL_ENTRY(Kernel, cuda)                              \
+#define MOETAP_KERNEL_ENTRY(Kernel, cuda, cuda_load)                   \
   template <>                                                          \
   const ::moetap::KernelEntry moetap::KernelEntryOf<Kernel>::entry = { \
-      #Kernel, &::moetap::run_on_host<Kernel>, cuda}
+      #Kernel, &::moetap::run_on_host<Kernel>, cuda, cuda_load}
 
 // For kernels that need no GPU, or hide from one in a .cc file.
-#define MOETAP_DEFINE_HOST_KERNEL(Kernel) MOETAP_KERNEL_ENTRY(Kernel, nullptr)
+#define MOETAP_DEFINE_HOST_KERNEL(Kernel) MOETAP_KERNEL_ENTRY(Kernel, nullptr, nullptr)
 
 // In a program that has MOETAP_WITH_CUDA defined, a .cu file names the kernel too: see
 // <moetap/cuda_kernel.h>.
 #if defined(MOETAP_WITH_CUDA)
 template <class Kernel>
 void run_on_cuda(const void* arguments, std::int64_t blocks, void* cuda_stream);  // in a .cu file
-#define MOETAP_DEFINE_KERNEL(Kernel) MOETAP_KERNEL_ENTRY(Kernel, &::moetap::run_on_cuda<Kernel>)
+template <class Kernel>
+void load_on_cuda();  // there, too
+#define MOETAP_DEFINE_KERNEL(Kernel) \
+  MOETAP_KERNEL_ENTRY(Kernel, &::moetap::run_on_cuda<Kernel>, &::moetap::load_on_cuda<Kernel>)
 #else
 #define MOETAP_DEFINE_KERNEL(Kernel) MOETAP_DEFINE_HOST_KERNEL(Kernel)
 #endif

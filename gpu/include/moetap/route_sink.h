@@ -21,6 +21,7 @@
 
 #include <moetap/device_fault.h>
 #include <moetap/kernel.h>
+#include <moetap/picks.h>
 #include <moetap/weight_type.h>
 
 #include <cstdint>
@@ -50,6 +51,14 @@ struct DeviceStep {
   std::uint32_t finished = 0;  // blocks of the kernel that is running; 0 between kernels
 };
 
+// Which picks of a layer's row are compared with each other. A top-k router picks distinct experts,
+// so that an id that comes twice is one that no router wrote, as in memory that nobody wrote (H32).
+enum class Distinct : std::uint8_t {
+  none,       // the model is declared to repeat: ModelShape::repeats_experts
+  first_two,  // all of them on a GPU; on a host the first two, which unwritten memory has alike
+  all,
+};
+
 // One layer of the device cache.
 struct RouteSink {
   DeviceStep* step;
@@ -64,7 +73,8 @@ struct RouteSink {
   std::int32_t shared_columns =
       0;  // picks behind the first top_k that are declared to be no routes
   WeightType weight_type = WeightType::none;  // none: no weights are captured
-  void* weights = nullptr;                    // this layer's [token][top_k] of that type
+  Distinct distinct = Distinct::all;
+  void* weights = nullptr;  // this layer's [token][top_k] of that type
 };
 
 namespace kernels {
@@ -99,6 +109,24 @@ MOETAP_DEVICE inline std::uint32_t outside(T id, std::uint32_t num_experts) {
   } else {
     return static_cast<std::uint32_t>(static_cast<std::uint32_t>(id) >= num_experts);
   }
+}
+
+// How many of a row's picks, from the first, are compared with each other.
+MOETAP_DEVICE inline int compared(Distinct distinct, int top_k) {
+  if (distinct == Distinct::none) return 0;
+#if !defined(__CUDA_ARCH__)
+  if (distinct == Distinct::first_two && top_k > 2) return 2;
+#endif
+  return top_k;
+}
+
+// Takes note of an expert that comes twice among a row's first n picks.
+template <class T>
+MOETAP_DEVICE inline void refuse_repeats(DeviceStep& step, int layer, std::int64_t token,
+                                         const T* ids, int n, std::uint32_t num_experts) {
+  const int k = repeated_pick(ids, n, num_experts);
+  if (k < 0 || MOETAP_GUARD_OFF("H32 distinct picks")) return;
+  fault(step, DeviceFault::repeated_id, layer, token, static_cast<std::int64_t>(ids[k]));
 }
 
 // Rounds a float32 to the nearest bfloat16, to the even one of two. NaN stays NaN, with the upper

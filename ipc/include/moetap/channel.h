@@ -60,6 +60,10 @@ class ChannelProducer {
   // consumer's end of the ring makes no sense. One thread.
   std::span<std::byte> acquire();
 
+  // Takes back the last acquired record, which is not going to be handed over. acquire()'s thread,
+  // before anything else is acquired or dropped.
+  void give_back() noexcept;
+
   // Whether acquire() would return at once. MismatchError as there.
   bool has_room() const;
 

@@ -5,6 +5,7 @@
 #include <moetap/step.h>
 #include <moetap/transport.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct CapturerOptions {
   RankLayout layout = RankLayout::local;
   // Columns of topk_ids behind the top_k routed ones (fused shared experts); they are not routes.
   int shared_expert_columns = 0;
+  // On a host device compares all picks of a row with each other, as a GPU does; else only the
+  // first two, which memory that nobody wrote has alike (H32).
+  bool compare_all_picks = false;
 };
 
 // Records which experts the router picked. One per model and process; one thread at a time.
@@ -25,6 +29,10 @@ struct CapturerOptions {
 //              capture(layer, topk_ids, stream) from each bound layer  — or the replay of a graph
 //              publish(slot_mapping, stream)                             that holds those calls
 //   a graph:   begin_graph(tokens) … capture(…) for each layer … end_graph()
+//   each round of the engine: take_failures()
+//
+// A StepGuard makes sure that a step is closed whatever happens in it. A step that failed is no
+// exception, since its tokens are as good as any: its rows are missing, and the reader hears why.
 //
 // Everything is ordered by the streams that are passed in; use one stream for a whole step.
 class Capturer {
@@ -83,11 +91,17 @@ class Capturer {
   bool bound(int model_layer) const;
   const CapturerOptions& options() const { return options_; }
 
-  // Closes the step; see CaptureTransport::publish. StepFailed of this very step closes it too. Any
-  // other exception (an earlier step's failure, a time limit) leaves it open, since its rows would
-  // stay unaccounted for: publish it again. A step of which nothing is wanted is only closed;
-  // slot_mapping may be null.
+  // Closes the step; see CaptureTransport::publish. An exception (a time limit) leaves it open,
+  // since its rows would stay unaccounted for: publish it again, or give it up. A step of which
+  // nothing is wanted is only closed; slot_mapping may be null.
   void publish(const Slot* slot_mapping, Stream& stream);
+
+  // Closes the step without its rows, see CaptureTransport::give_up; does nothing if none is open.
+  void give_up(const Slot* slot_mapping, Stream& stream) noexcept;
+
+  // Steps that failed or were given up; see CaptureTransport::take_failures.
+  std::vector<StepFailed> take_failures() { return transport_->take_failures(); }
+  std::uint64_t num_failed() const { return transport_->num_failed(); }
 
   void finalize(Step step, Milliseconds limit) { transport_->finalize(step, limit); }
   // See CaptureTransport.
@@ -112,6 +126,41 @@ class Capturer {
   bool nothing_wanted_ = false;     // of the open step
   std::int64_t padded_tokens_ = 0;  // of the open step or graph
   std::int64_t dp_total_ = 0;       // sum(dp_tokens) of the open step
+};
+
+// An open step. One that was not published when the guard ends is given up, as when the forward
+// pass threw: the reader hears that it failed, and the next step works.
+//
+//   StepGuard open(capturer, info, stream);
+//   …                                          // forward pass: capture()s, graphs; may throw
+//   open.publish(slot_mapping);
+class [[nodiscard]] StepGuard {
+ public:
+  // Capturer::begin_step. Capturer and stream must outlive the guard.
+  StepGuard(Capturer& capturer, const StepInfo& step, Stream& stream)
+      : capturer_(capturer), stream_(stream) {
+    capturer_.begin_step(step, stream_);
+  }
+  // Capturer::give_up, unless it was published. May wait for the scheduler as publish() does.
+  ~StepGuard() {
+    if (open_) capturer_.give_up(slot_mapping_, stream_);
+  }
+  StepGuard(const StepGuard&) = delete;
+  StepGuard& operator=(const StepGuard&) = delete;
+
+  // Capturer::publish. After an exception it may be called again; if it is not, and the step is
+  // given up, the slots must still be in `slot_mapping` then: older rows in them are cleared.
+  void publish(const Slot* slot_mapping) {
+    slot_mapping_ = slot_mapping;
+    capturer_.publish(slot_mapping, stream_);
+    open_ = false;
+  }
+
+ private:
+  Capturer& capturer_;
+  Stream& stream_;
+  const Slot* slot_mapping_ = nullptr;
+  bool open_ = true;
 };
 
 }  // namespace moetap

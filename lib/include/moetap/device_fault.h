@@ -13,6 +13,7 @@ enum class DeviceFault : std::uint32_t {
   rows,         // topk_ids has too few rows for the step: value = its rows
   weights,      // not those that the shape has came with the picks: value = their WeightType
   pick,  // a kernel has a pick that rows do not hold, and that is not declared: value = its k
+  repeated_id,  // one expert was picked twice in a row: value = its id
 };
 
 }  // namespace moetap

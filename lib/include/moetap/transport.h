@@ -1,6 +1,7 @@
 // The interface that both transports implement, one class for each end.
 #pragma once
 
+#include <moetap/error.h>
 #include <moetap/lease.h>
 #include <moetap/shape.h>
 #include <moetap/step.h>
@@ -14,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace moetap {
 
@@ -22,16 +24,16 @@ class Stream;      // a device's queue of ordered work: <moetap/device.h>
 
 using Milliseconds = std::chrono::milliseconds;
 
-// Steps whose rows a worker gave up since the scheduler did not take steps in, and the worker was
-// told not to wait for it (OnFull::drop). Their rows are missing.
+// Steps that a worker closed without their rows, which are missing: it gave them up, or the
+// scheduler did not take steps in and the worker was told not to wait for it (OnFull::drop).
 struct DroppedSteps {
   std::uint64_t count = 0;
   Step last = 0;  // of them; 0: none
 };
 
 // The worker's end. One thread at a time. The Capturer has already checked its arguments against
-// shape() and max_tokens(), and calls in the order begin_step, capture …, publish; a step of which
-// nothing is wanted is not published.
+// shape() and max_tokens(), and calls in the order begin_step, capture …, and then one of publish,
+// skip_step and give_up.
 class CaptureTransport {
  public:
   virtual ~CaptureTransport() = default;
@@ -39,8 +41,13 @@ class CaptureTransport {
   virtual const ModelShape& shape() const = 0;
   virtual std::int64_t max_tokens() const = 0;  // rows of the device cache
 
+  // Compares all picks of a row from now on, also on a host: CapturerOptions::compare_all_picks.
+  virtual void compare_all_picks() = 0;
+
   // Puts the step's number, token count and first row of topk_ids (`dp_row`: where this rank's rows
-  // start in a concatenated layout) into device memory, in order on `stream`.
+  // start in a concatenated layout) into device memory, in order on `stream` and after all that the
+  // steps before queued on theirs. TimeoutError if the scheduler cannot be told that the step
+  // before was given up.
   virtual void begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream) = 0;
 
   // Queues the copy of one layer's picks into the device cache. `layer` is an index into the row.
@@ -60,14 +67,27 @@ class CaptureTransport {
   virtual RouteOutput route_output(int layer) = 0;
 
   // Ends the step: its rows go to the slots in `slot_mapping` (device memory, num_tokens long; may
-  // be overwritten by work queued on `stream` after this call). StepFailed if a layer was not
-  // captured or an id or slot is out of range: at once where the transport blocks, else from the
-  // next begin_step, publish or finalize, once. The rows of a failed step are missing. A StepFailed
-  // of an earlier step and a TimeoutError (the scheduler does not keep up) change nothing: the call
-  // may be repeated.
+  // be overwritten by work queued on `stream` after this call). A step whose layers were not all
+  // captured, or that has an id or slot out of range or an expert twice in a row, has failed: its
+  // rows are missing, the reader is told, and take_failures() has it. A TimeoutError (the scheduler
+  // does not keep up) changes nothing: the call may be repeated.
   virtual void publish(const Slot* slot_mapping, Stream& stream) = 0;
 
-  // Returns when every published step up to `step` is visible to the reader. TimeoutError.
+  // Ends a step of which nothing is wanted.
+  virtual void skip_step(Stream& stream) = 0;
+
+  // Ends the step without its rows: it has failed, and the reader is told. `slot_mapping` as in a
+  // publish() that could not be done, or null if it did not come to that. May block as publish()
+  // does where that waits for a lock or a device, but never waits for room in a ring.
+  virtual void give_up(const Slot* slot_mapping, Stream& stream) noexcept = 0;
+
+  // The failures that were found since the last call, in that order, and how many there were ever.
+  // More than 64 are not kept, the latest are. Allocates only if there are any.
+  virtual std::vector<StepFailed> take_failures() = 0;
+  virtual std::uint64_t num_failed() const = 0;
+
+  // Returns when every step up to `step` that was published or given up is visible to the reader.
+  // TimeoutError.
   virtual void finalize(Step step, Milliseconds limit) = 0;
 
   // See OnFull::drop.

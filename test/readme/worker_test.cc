@@ -1,0 +1,98 @@
+// README's worker, as it is, with a model that throws, picks no expert, and a scheduler that is
+// away: it must go on.
+#include <moetap/reader.h>
+#include <moetap/readers.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../ipc/test_endpoint.h"
+#include "readme_worker.h"
+
+namespace moetap {
+namespace {
+
+constexpr std::int64_t kTokens = 4;
+constexpr Step kThrows = 2;  // in its forward pass
+constexpr Step kFails = 3;   // an id of no expert
+constexpr Step kFull = 5;    // where there is no room any more
+constexpr Step kLast = 7;
+
+class ReadmeWorker : public test::EndpointTest {
+ protected:
+  ReadmeWorker() {
+    endpoint.ring_depth = 3;
+    endpoint.limit = Milliseconds(50);
+  }
+
+  // What routers leave in device memory, and the slots.
+  static Buffer make_model(WorkersRoutes& worker) {
+    const Buffer host = worker.device->allocate_pinned(kBytes);
+    Buffer picks = worker.device->allocate(kBytes);
+    auto* const ids = host.as<std::int32_t>();
+    for (int i = 0; i < kTokens * 2; ++i) ids[i] = ids[8 + i] = i % 2 + 3;
+    ids[8] = 16;
+    for (Slot i = 0; i < kTokens; ++i) host.as<Slot>(64)[i] = 7 * i;
+    worker.stream->copy(picks.data(), host.data(), kBytes);
+    worker.stream->synchronize();
+    return picks;
+  }
+
+  void run(WorkersRoutes& worker, const Buffer& picks, Step step) const {
+    worker.run({.step = step, .num_tokens = kTokens}, picks.as<const Slot>(64), [&] {
+      for (const int layer : endpoint.shape.moe_layers()) {
+        if (step == kThrows && layer == 1) throw std::runtime_error("the model is out of memory");
+        worker.capture(layer, picks.as<std::int32_t>() + (step == kFails ? 8 : 0), kTokens);
+      }
+    });
+  }
+
+  static constexpr std::size_t kBytes = 64 + kTokens * sizeof(Slot);
+};
+
+TEST_F(ReadmeWorker, GoesOnAfterAThrowAFailedStepAndAFullRing) {
+  testing::internal::CaptureStdout();
+  WorkersRoutes worker(endpoint);
+  const Buffer picks = make_model(worker);
+  Reader reader(make_device_reader(endpoint));
+  for (Step step = 1; step <= kFull; ++step)
+    run(worker, picks, step);  // 1, 3 and 4 are in the ring
+  while (reader.last_step() < kFull) worker.stream->idle();
+  for (Step step = kFull + 1; step <= kLast; ++step) run(worker, picks, step);
+  worker.capturer.finalize(kLast, Milliseconds(20'000));
+  run(worker, picks, kLast + 1);  // prints what came after its last step
+  const std::string said = testing::internal::GetCapturedStdout();
+
+  for (Step step = 1; step <= kLast; ++step) {
+    const bool good = step != kThrows && step != kFails && step != kFull;
+    try {
+      reader.wait_for(step, Milliseconds(20'000));
+      EXPECT_TRUE(good) << step;
+    } catch (const StepFailed& failed) {
+      EXPECT_FALSE(good) << failed.what();
+    }
+  }
+  for (const char* text :
+       {"the model is out of memory", "step 2 failed: the worker gave it up",
+        "step 3 failed: layer 0, token 0: expert id 16 is outside",
+        "waited 50 ms for a free record", "step 5 failed: the worker gave it up"}) {
+    EXPECT_NE(said.find(text), said.npos) << text << " is not in:\n" << said;
+  }
+  EXPECT_EQ(std::ranges::count(said, '\n'), 5) << said;
+
+  std::vector<std::byte> row(endpoint.shape.row_bytes());
+  RowState state{};
+  const Slot slot = 21;
+  const StepWindow window{kLast, kLast};
+  reader.read({&slot, 1}, {&window, 1}, row, {&state, 1});
+  EXPECT_EQ(state, RowState::present);
+  EXPECT_EQ(row[0], std::byte{3});
+}
+
+}  // namespace
+}  // namespace moetap
