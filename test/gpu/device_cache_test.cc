@@ -262,8 +262,9 @@ TEST(DeviceCache, ARoutingOutputIsTheNextStepsAndNotOneInFlight) {  // H3
     worker.snapshot(64);
     worker.expect_rows(1);
 
-    device.hold(*worker.stream, true);
     run(2, 1);
+    worker.stream->synchronize();  // so that it was opened, and layers were cleared, before
+    device.hold(*worker.stream, true);
     worker.cache.snapshot(worker.slot_mapping.as<const Slot>(), 64, kSlots, worker.record.data(),
                           *worker.stream);
     if (seed % 2 == 0) {

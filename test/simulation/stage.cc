@@ -51,6 +51,7 @@ void StageOptions::draw(Dice& dice, bool misses_routes) {
   stride_padding = static_cast<int>(dice.chance(40) ? dice.draw(3) : 0);
   type = draw_type(dice, endpoint.shape.num_experts(), misses_routes);
   graphs = dice.chance(70);
+  gives_up = dice.chance(40);
 }
 
 Stage::Stage(StageOptions options, SeededDevice& device, Oracle& oracle, Dice& dice, Counts& counts,
@@ -323,7 +324,7 @@ bool Stage::publish() {
     ++counts_[Event::full_rings];
     history_.note("  stage {}: step {} waits", options_.number, open_->step);
   }
-  if (dice_.chance(90)) return false;
+  if (!options_.gives_up || dice_.chance(90)) return false;
   // An engine that goes on without its rows. Tokens were sampled.
   open_->guard.reset();
   open_->trouble = Trouble::published_in_vain;

@@ -31,6 +31,7 @@ struct StageOptions {
   IdType type = IdType::int32;
   int stride_padding = 0;
   bool graphs = false;
+  bool gives_up = false;  // steps that it cannot publish
 
   // All that the engine and its model are free to choose.
   void draw(Dice& dice, bool misses_routes);
