@@ -1,5 +1,7 @@
 #include "wire_layout.h"
 
+#include <moetap/picks.h>
+
 #include <algorithm>
 
 #include "../../lib/src/injection.h"
@@ -46,7 +48,9 @@ bool narrow_ids(std::span<const WireId> wire, int num_experts, IdType type, std:
 WireRows::WireRows(const ModelShape& shape)
     : row_ids_(wire_row_ids(shape)),
       row_bytes_(shape.row_bytes()),
+      top_k_(static_cast<std::size_t>(shape.top_k())),
       num_experts_(shape.num_experts()),
+      distinct_(shape.top_k() >= 2 && !shape.repeats_experts()),
       type_(shape.id_type()) {
   const auto top_k = static_cast<std::size_t>(shape.top_k());
   std::size_t narrow = 0;
@@ -90,9 +94,31 @@ bool WireRows::get(std::span<const WireId> wire, std::byte* narrow) const {
 }
 
 bool WireRows::is_missing(std::span<const WireId> wire) const {
-  return std::ranges::all_of(runs_, [&](const Run& run) {
-    return std::ranges::all_of(wire.subspan(run.wire, run.ids),
-                               [](WireId id) { return id == kWireMissing; });
+  const auto all = [wire](std::size_t first, std::size_t count, WireId value) {
+    return std::ranges::all_of(wire.subspan(first, count),
+                               [value](WireId id) { return id == value; });
+  };
+  const auto unwritten = [&](const Run& run) {
+    for (std::size_t layer = 0; layer < run.ids; layer += top_k_) {
+      if (all(run.wire + layer, top_k_, 0)) return true;
+    }
+    return false;
+  };
+  return std::ranges::all_of(
+             runs_, [&](const Run& run) { return all(run.wire, run.ids, kWireMissing); }) ||
+         (distinct_ && std::ranges::any_of(runs_, unwritten));
+}
+
+bool WireRows::repeats(std::span<const WireId> wire) const {
+  if (!distinct_) return false;
+  return std::ranges::any_of(runs_, [&](const Run& run) {
+    for (std::size_t layer = 0; layer < run.ids; layer += top_k_) {
+      if (repeats_an_expert(&wire[run.wire + layer], static_cast<int>(top_k_),
+                            static_cast<std::uint32_t>(num_experts_))) {
+        return true;
+      }
+    }
+    return false;
   });
 }
 

@@ -46,8 +46,11 @@ class WireRows {
   // One wire row to a narrow one. False if an id of a MoE layer is outside [0, num_experts);
   // `narrow` is meaningless then.
   bool get(std::span<const WireId> wire, std::byte* narrow) const;
-  // Whether all ids of the MoE layers are kWireMissing.
+  // Whether nobody wrote the row, or not all of it: all ids of the MoE layers are kWireMissing, or
+  // one layer's are all 0, as the memory was made (unless the model may pick that).
   bool is_missing(std::span<const WireId> wire) const;
+  // Whether a MoE layer picks an expert twice, though the model's router does not (H32).
+  bool repeats(std::span<const WireId> wire) const;
 
  private:
   // MoE layers that follow each other in the model: ids from `wire` on in a wire row, and from
@@ -60,7 +63,9 @@ class WireRows {
 
   std::size_t row_ids_;
   std::size_t row_bytes_;  // of a narrow row
+  std::size_t top_k_;
   int num_experts_;
+  bool distinct_;  // a layer picks several experts, each once
   IdType type_;
   std::vector<Run> runs_;
 };

@@ -1,5 +1,6 @@
 #include <moetap/error.h>
 #include <moetap/file_lock.h>
+#include <moetap/picks.h>
 #include <moetap/segment.h>
 #include <moetap/wait.h>
 
@@ -134,12 +135,12 @@ class WireReader : public SlotReadTransport {
   // The process at the other end need not honour the lock.
   RowState read_row(Slot slot, std::byte* to) {
     private_copy<WireId>({at(slot), rows_.row_ids()}, row_);
-    if (rows_.get(row_, to)) return RowState::unverified;
     if (rows_.is_missing(row_)) {
       std::memset(to, 0xFF, shape_.row_bytes());
       return RowState::missing;
     }
-    throw_bad_id(slot);
+    if (!rows_.get(row_, to) || rows_.repeats(row_)) throw_bad_id(slot);
+    return RowState::unverified;
   }
 
   [[noreturn]] void throw_bad_id(Slot slot) const {
@@ -147,12 +148,19 @@ class WireReader : public SlotReadTransport {
     const auto is_bad = [this](WireId id) { return id < 0 || id >= shape_.num_experts(); };
     for (const int layer : shape_.moe_layers()) {
       const auto ids = std::span(row_).subspan(static_cast<std::size_t>(layer) * top_k, top_k);
-      const auto bad = std::ranges::find_if(ids, is_bad);
-      if (bad == ids.end()) continue;
-      throw RangeError(fmt::format(
-          "{}, slot {}, layer {}: expert id {} is outside [0, {}); does the process at the other "
-          "end run the same model, and capture logical ids?",
-          segment_.name(), slot, layer, *bad, shape_.num_experts()));
+      if (const auto bad = std::ranges::find_if(ids, is_bad); bad != ids.end()) {
+        throw RangeError(fmt::format(
+            "{}, slot {}, layer {}: expert id {} is outside [0, {}); does the process at the other "
+            "end run the same model, and capture logical ids?",
+            segment_.name(), slot, layer, *bad, shape_.num_experts()));
+      }
+      const int again = repeated_pick(ids.data(), shape_.top_k(),
+                                      static_cast<std::uint32_t>(shape_.num_experts()));
+      if (again < 0 || shape_.repeats_experts()) continue;
+      throw ArgumentError(fmt::format(
+          "{}, slot {}, layer {}: expert {} is picked twice, as no top-k router does; if the "
+          "model repeats experts on purpose, declare it with ModelShape::with_repeated_experts()",
+          segment_.name(), slot, layer, ids[static_cast<std::size_t>(again)]));
     }
     throw MismatchError(fmt::format("{}, slot {}: ids of no expert", segment_.name(), slot));
   }

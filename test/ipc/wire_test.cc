@@ -360,6 +360,30 @@ TEST_F(WireTest, H20AnIdThatTheModelDoesNotHaveIsAnErrorAndNotData) {
   EXPECT_EQ(std::ranges::count(got.rows, std::byte{0xFF}), std::ssize(got.rows));
 }
 
+TEST_F(WireTest, H32RowsThatNobodyWroteAreMissing) {
+  PythonPeer python(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  EXPECT_EQ(state_of(*reader, 5), RowState::missing);
+  python.set_row(5, {0, 1, 2, 3, 0, 0});  // its writer died before the last layer
+  EXPECT_EQ(state_of(*reader, 5), RowState::missing);
+  python.set_row(5, {0, 1, 2, 3, 0, 4});
+  EXPECT_EQ(state_of(*reader, 5), RowState::unverified);
+}
+
+TEST_F(WireTest, H32AnExpertThatIsPickedTwiceIsAnErrorUnlessTheModelRepeats) {
+  PythonPeer python(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  python.set_row(5, {0, 1, 7, 7, 4, 5});
+  const std::string message = message_of<ArgumentError>([&] { state_of(*reader, 5); });
+  EXPECT_TRUE(contains(message, "slot 5, layer 1: expert 7 is picked twice")) << message;
+
+  Endpoint repeats = endpoint;
+  repeats.shape = endpoint.shape.with_repeated_experts();
+  const auto other = make_shm_reader(repeats);
+  EXPECT_EQ(state_of(*other, 5), RowState::unverified);
+  EXPECT_EQ(state_of(*other, 6), RowState::unverified);  // as zeros may be what was picked
+}
+
 TEST_F(WireTest, RowsOfAFailedStepAreMissing) {
   ShmWriter writer(endpoint);
   const auto reader = make_shm_reader(endpoint);
