@@ -6,10 +6,10 @@
 
 #include <memory>
 
-#include "benchmarks.h"
-#include "fixture.h"
-#include "worker.h"
-#include "workload.h"
+#include "bench/benchmarks.h"
+#include "bench/fixture.h"
+#include "bench/worker.h"
+#include "bench/workload.h"
 
 namespace moetap::bench {
 namespace {

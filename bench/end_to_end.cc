@@ -5,12 +5,12 @@
 #include <chrono>
 #include <string>
 
-#include "benchmarks.h"
-#include "endpoint.h"
-#include "fixture.h"
-#include "scheduler.h"
-#include "worker.h"
-#include "workload.h"
+#include "bench/benchmarks.h"
+#include "bench/endpoint.h"
+#include "bench/fixture.h"
+#include "bench/scheduler.h"
+#include "bench/worker.h"
+#include "bench/workload.h"
 
 namespace moetap::bench {
 namespace {

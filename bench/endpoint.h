@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "workload.h"
+#include "bench/workload.h"
 
 namespace moetap::bench {
 

@@ -1,12 +1,12 @@
-#include "filled.h"
+#include "bench/filled.h"
 
 #include <moetap/readers.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "endpoint.h"
-#include "publisher.h"
+#include "bench/endpoint.h"
+#include "bench/publisher.h"
 
 namespace moetap::bench {
 struct FilledReader::State {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string_view>
 
-#include "workload.h"
+#include "bench/workload.h"
 
 namespace moetap::bench {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks.h"
-#include "fixture.h"
-#include "workload.h"
+#include "bench/benchmarks.h"
+#include "bench/fixture.h"
+#include "bench/workload.h"
 
 namespace moetap::bench {
 namespace {

@@ -9,9 +9,9 @@
 #include <system_error>
 #include <vector>
 
-#include "benchmarks.h"
-#include "fixture.h"
-#include "workload.h"
+#include "bench/benchmarks.h"
+#include "bench/fixture.h"
+#include "bench/workload.h"
 
 namespace moetap::bench {
 namespace {

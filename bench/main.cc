@@ -1,7 +1,7 @@
 #include <benchmark/benchmark.h>
 
-#include "benchmarks.h"
-#include "fixture.h"
+#include "bench/benchmarks.h"
+#include "bench/fixture.h"
 
 int main(int argc, char** argv) {
   using namespace moetap::bench;

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks.h"
-#include "fixture.h"
-#include "publishing.h"
+#include "bench/benchmarks.h"
+#include "bench/fixture.h"
+#include "bench/publishing.h"
 
 namespace moetap::bench {
 namespace {

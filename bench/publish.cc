@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks.h"
-#include "endpoint.h"
-#include "fixture.h"
-#include "publishing.h"
-#include "workload.h"
+#include "bench/benchmarks.h"
+#include "bench/endpoint.h"
+#include "bench/fixture.h"
+#include "bench/publishing.h"
+#include "bench/workload.h"
 
 namespace moetap::bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "publisher.h"
+#include "bench/publisher.h"
 
 #include <moetap/channel.h>
 #include <moetap/shm_writer.h>

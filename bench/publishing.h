@@ -6,10 +6,10 @@
 #include <span>
 #include <string>
 
-#include "endpoint.h"
-#include "scheduler.h"
-#include "worker.h"
-#include "workload.h"
+#include "bench/endpoint.h"
+#include "bench/scheduler.h"
+#include "bench/worker.h"
+#include "bench/workload.h"
 
 namespace moetap::bench {
 

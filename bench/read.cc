@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "benchmarks.h"
-#include "filled.h"
-#include "fixture.h"
-#include "workload.h"
+#include "bench/benchmarks.h"
+#include "bench/filled.h"
+#include "bench/fixture.h"
+#include "bench/workload.h"
 
 namespace moetap::bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "scheduler.h"
+#include "bench/scheduler.h"
 
 #include <moetap/reader.h>
 #include <moetap/readers.h>

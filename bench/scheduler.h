@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "process.h"
-#include "workload.h"
+#include "bench/process.h"
+#include "bench/workload.h"
 
 namespace moetap::bench {
 

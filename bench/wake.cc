@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <string>
 
-#include "benchmarks.h"
-#include "fixture.h"
-#include "process.h"
+#include "bench/benchmarks.h"
+#include "bench/fixture.h"
+#include "bench/process.h"
 
 namespace moetap::bench {
 namespace {

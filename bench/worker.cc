@@ -1,4 +1,4 @@
-#include "worker.h"
+#include "bench/worker.h"
 
 #include <moetap/host_device.h>
 #include <moetap/transports.h>

@@ -11,7 +11,7 @@
 #include <span>
 #include <string_view>
 
-#include "workload.h"
+#include "bench/workload.h"
 
 namespace moetap::bench {
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "example.h"
+#include "examples/example.h"
 
 namespace {
 

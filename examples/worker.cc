@@ -14,7 +14,7 @@
 #include <iostream>
 #include <string>
 
-#include "example.h"
+#include "examples/example.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 #include <moetap/cuda_kernel.h>
 
-#include "busy.h"
+#include "bench/gpu_check/busy.h"
 
 MOETAP_CUDA_KERNEL(moetap::bench::Busy);

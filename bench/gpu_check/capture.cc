@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "checks.h"
-#include "timing.h"
+#include "bench/gpu_check/checks.h"
+#include "bench/gpu_check/timing.h"
 
 namespace moetap::bench {
 namespace {

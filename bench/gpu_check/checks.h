@@ -6,8 +6,8 @@
 
 #include <optional>
 
-#include "../scheduler.h"
-#include "figures.h"
+#include "bench/gpu_check/figures.h"
+#include "bench/scheduler.h"
 
 namespace moetap::bench {
 

@@ -1,4 +1,4 @@
-#include "figures.h"
+#include "bench/gpu_check/figures.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

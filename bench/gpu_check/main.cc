@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "busy.h"
-#include "checks.h"
+#include "bench/gpu_check/busy.h"
+#include "bench/gpu_check/checks.h"
 
 MOETAP_DEFINE_KERNEL(moetap::bench::Busy);
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "../workload.h"
-#include "busy.h"
-#include "checks.h"
-#include "timing.h"
+#include "bench/gpu_check/busy.h"
+#include "bench/gpu_check/checks.h"
+#include "bench/gpu_check/timing.h"
+#include "bench/workload.h"
 
 namespace moetap::bench {
 namespace {

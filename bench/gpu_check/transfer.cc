@@ -8,9 +8,9 @@
 #include <numeric>
 #include <system_error>
 
-#include "../workload.h"
-#include "checks.h"
-#include "timing.h"
+#include "bench/gpu_check/checks.h"
+#include "bench/gpu_check/timing.h"
+#include "bench/workload.h"
 
 namespace moetap::bench {
 namespace {

@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "protocol.h"
+#include "examples/simulator/protocol.h"
 
 namespace demo {
 

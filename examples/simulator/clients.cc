@@ -1,4 +1,4 @@
-#include "clients.h"
+#include "examples/simulator/clients.h"
 
 #include <algorithm>
 #include <utility>

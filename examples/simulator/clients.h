@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sequence.h"
+#include "examples/simulator/sequence.h"
 
 namespace demo {
 

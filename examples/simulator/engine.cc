@@ -1,4 +1,4 @@
-#include "engine.h"
+#include "examples/simulator/engine.h"
 
 #include <moetap/error.h>
 #include <moetap/readers.h>

@@ -14,12 +14,12 @@
 #include <string>
 #include <vector>
 
-#include "clients.h"
-#include "offload.h"
-#include "process.h"
-#include "protocol.h"
-#include "scheduler.h"
-#include "verifier.h"
+#include "examples/simulator/clients.h"
+#include "examples/simulator/offload.h"
+#include "examples/simulator/process.h"
+#include "examples/simulator/protocol.h"
+#include "examples/simulator/scheduler.h"
+#include "examples/simulator/verifier.h"
 
 namespace demo {
 

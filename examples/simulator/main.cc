@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "run.h"
-#include "worker.h"
+#include "examples/simulator/run.h"
+#include "examples/simulator/worker.h"
 
 namespace demo {
 namespace {

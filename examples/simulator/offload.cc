@@ -1,4 +1,4 @@
-#include "offload.h"
+#include "examples/simulator/offload.h"
 
 #include <moetap/directory_block_store.h>
 #include <moetap/error.h>

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "kv_cache.h"
-#include "plan.h"
+#include "examples/simulator/kv_cache.h"
+#include "examples/simulator/plan.h"
 
 namespace demo {
 

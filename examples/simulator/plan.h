@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "token.h"
+#include "examples/simulator/token.h"
 
 namespace demo {
 

@@ -1,4 +1,4 @@
-#include "process.h"
+#include "examples/simulator/process.h"
 
 #include <moetap/error.h>
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "protocol.h"
+#include "examples/simulator/protocol.h"
 
 namespace demo {
 

@@ -1,4 +1,4 @@
-#include "protocol.h"
+#include "examples/simulator/protocol.h"
 
 #include <moetap/error.h>
 
@@ -15,7 +15,7 @@
 #include <string_view>
 #include <utility>
 
-#include "json_text.h"
+#include "lib/internal/json_text.h"
 
 namespace demo {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "plan.h"
+#include "examples/simulator/plan.h"
 
 namespace demo {
 

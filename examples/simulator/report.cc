@@ -1,4 +1,4 @@
-#include "report.h"
+#include "examples/simulator/report.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

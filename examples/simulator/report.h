@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine.h"
+#include "examples/simulator/engine.h"
 
 namespace demo {
 

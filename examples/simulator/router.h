@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "token.h"
+#include "examples/simulator/token.h"
 
 namespace demo {
 

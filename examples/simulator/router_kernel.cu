@@ -1,5 +1,5 @@
-#include "router_kernel.h"
-
 #include <moetap/cuda_kernel.h>
+
+#include "examples/simulator/router_kernel.h"
 
 MOETAP_CUDA_KERNEL(demo::RouterKernel);

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "router.h"
+#include "examples/simulator/router.h"
 
 namespace demo {
 

@@ -1,4 +1,4 @@
-#include "run.h"
+#include "examples/simulator/run.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -10,8 +10,8 @@
 #include <list>
 #include <vector>
 
-#include "engine.h"
-#include "process.h"
+#include "examples/simulator/engine.h"
+#include "examples/simulator/process.h"
 
 namespace demo {
 namespace {

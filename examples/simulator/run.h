@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <string>
 
-#include "protocol.h"
-#include "report.h"
-#include "trace.h"
+#include "examples/simulator/protocol.h"
+#include "examples/simulator/report.h"
+#include "examples/simulator/trace.h"
 
 namespace demo {
 

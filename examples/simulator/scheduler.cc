@@ -1,4 +1,4 @@
-#include "scheduler.h"
+#include "examples/simulator/scheduler.h"
 
 #include <moetap/error.h>
 

@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "kv_cache.h"
-#include "offload.h"
-#include "plan.h"
-#include "sequence.h"
-#include "trace.h"
+#include "examples/simulator/kv_cache.h"
+#include "examples/simulator/offload.h"
+#include "examples/simulator/plan.h"
+#include "examples/simulator/sequence.h"
+#include "examples/simulator/trace.h"
 
 namespace demo {
 

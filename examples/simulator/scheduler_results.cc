@@ -7,7 +7,7 @@
 #include <iterator>
 #include <utility>
 
-#include "scheduler.h"
+#include "examples/simulator/scheduler.h"
 
 namespace demo {
 

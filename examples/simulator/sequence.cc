@@ -1,4 +1,4 @@
-#include "sequence.h"
+#include "examples/simulator/sequence.h"
 
 namespace demo {
 

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "kv_cache.h"
-#include "plan.h"
-#include "trace.h"
+#include "examples/simulator/kv_cache.h"
+#include "examples/simulator/plan.h"
+#include "examples/simulator/trace.h"
 
 namespace demo {
 

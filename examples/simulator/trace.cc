@@ -1,4 +1,4 @@
-#include "trace.h"
+#include "examples/simulator/trace.h"
 
 #include <moetap/error.h>
 
@@ -13,7 +13,7 @@
 #include <iterator>
 #include <random>
 
-#include "json_text.h"
+#include "lib/internal/json_text.h"
 
 namespace demo {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "token.h"
+#include "examples/simulator/token.h"
 
 namespace demo {
 

@@ -1,11 +1,11 @@
-#include "verifier.h"
+#include "examples/simulator/verifier.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "sequence.h"
+#include "examples/simulator/sequence.h"
 
 namespace demo {
 namespace {

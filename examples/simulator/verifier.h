@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "router.h"
-#include "trace.h"
+#include "examples/simulator/router.h"
+#include "examples/simulator/trace.h"
 
 namespace demo {
 

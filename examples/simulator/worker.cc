@@ -1,4 +1,4 @@
-#include "worker.h"
+#include "examples/simulator/worker.h"
 
 #include <moetap/capturer.h>
 #include <moetap/device.h>
@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "batch.h"
-#include "protocol.h"
-#include "router_kernel.h"
+#include "examples/simulator/batch.h"
+#include "examples/simulator/protocol.h"
+#include "examples/simulator/router_kernel.h"
 
 namespace demo {
 namespace {

@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "session.h"
+#include "test/crash/session.h"
 
 namespace moetap::crash {
 namespace {

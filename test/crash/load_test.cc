@@ -14,11 +14,11 @@
 #include <deque>
 #include <string>
 
-#include "child_process.h"
-#include "names.h"
-#include "setup.h"
-#include "shared_object.h"
-#include "temporary_directory.h"
+#include "ipc/internal/names.h"
+#include "test/crash/setup.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/shared_object.h"
+#include "test/ipc/temporary_directory.h"
 
 namespace moetap::crash {
 namespace {

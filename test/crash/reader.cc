@@ -11,7 +11,7 @@
 #include <numeric>
 #include <optional>
 
-#include "setup.h"
+#include "test/crash/setup.h"
 
 namespace moetap::crash {
 namespace {

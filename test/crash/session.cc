@@ -1,4 +1,4 @@
-#include "session.h"
+#include "test/crash/session.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,10 +15,10 @@
 #include <optional>
 #include <string_view>
 
-#include "child_process.h"
-#include "names.h"
-#include "shared_object.h"
-#include "temporary_directory.h"
+#include "ipc/internal/names.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/shared_object.h"
+#include "test/ipc/temporary_directory.h"
 
 namespace moetap::crash {
 namespace {

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "setup.h"
+#include "test/crash/setup.h"
 
 namespace moetap::crash {
 

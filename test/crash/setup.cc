@@ -1,4 +1,4 @@
-#include "setup.h"
+#include "test/crash/setup.h"
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -9,7 +9,7 @@
 #include <mutex>
 #include <string_view>
 
-#include "injection.h"
+#include "test/injection/injection.h"
 
 namespace moetap::crash {
 namespace {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <optional>
 
-#include "setup.h"
+#include "test/crash/setup.h"
 
 namespace moetap::crash {
 namespace {

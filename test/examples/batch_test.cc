@@ -1,4 +1,4 @@
-#include "batch.h"
+#include "examples/simulator/batch.h"
 
 #include <moetap/error.h>
 

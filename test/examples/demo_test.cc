@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "../ipc/temporary_directory.h"
-#include "program.h"
+#include "test/examples/program.h"
+#include "test/ipc/temporary_directory.h"
 
 namespace demo::test {
 namespace {

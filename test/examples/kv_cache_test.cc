@@ -1,4 +1,4 @@
-#include "kv_cache.h"
+#include "examples/simulator/kv_cache.h"
 
 #include <moetap/error.h>
 

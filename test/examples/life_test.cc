@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "clients.h"
-#include "scheduler.h"
-#include "simulated_worker.h"
-#include "trace.h"
-#include "verifier.h"
+#include "examples/simulator/clients.h"
+#include "examples/simulator/scheduler.h"
+#include "examples/simulator/trace.h"
+#include "examples/simulator/verifier.h"
+#include "test/examples/simulated_worker.h"
 
 namespace demo {
 namespace {

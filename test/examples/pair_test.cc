@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "program.h"
+#include "test/examples/program.h"
 
 namespace demo::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "protocol.h"
+#include "examples/simulator/protocol.h"
 
 #include <moetap/error.h>
 

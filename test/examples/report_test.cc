@@ -1,4 +1,4 @@
-#include "report.h"
+#include "examples/simulator/report.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

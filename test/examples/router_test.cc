@@ -1,4 +1,4 @@
-#include "router.h"
+#include "examples/simulator/router.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "scheduler.h"
+#include "examples/simulator/scheduler.h"
 
 #include <moetap/error.h>
 
@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "simulated_worker.h"
-#include "trace.h"
+#include "examples/simulator/trace.h"
+#include "test/examples/simulated_worker.h"
 
 namespace demo {
 namespace {

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "batch.h"
-#include "protocol.h"
-#include "router.h"
+#include "examples/simulator/batch.h"
+#include "examples/simulator/protocol.h"
+#include "examples/simulator/router.h"
 
 namespace demo {
 

@@ -1,4 +1,4 @@
-#include "trace.h"
+#include "examples/simulator/trace.h"
 
 #include <moetap/error.h>
 

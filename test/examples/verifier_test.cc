@@ -1,4 +1,4 @@
-#include "verifier.h"
+#include "examples/simulator/verifier.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
 // A block store's file. The first byte says whether its checksum is set right, so that what lies
 // behind the checksum is reached too.
-#include "block_file.h"
+#include "ipc/store/block_file.h"
 
 #include <boost/crc.hpp>
 
 #include <vector>
 
-#include "target.h"
+#include "test/fuzz/target.h"
 
 using namespace moetap;
 

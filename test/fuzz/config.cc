@@ -2,7 +2,7 @@
 #include <moetap/error.h>
 #include <moetap/shape.h>
 
-#include "target.h"
+#include "test/fuzz/target.h"
 
 using namespace moetap;
 

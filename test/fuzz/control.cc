@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "names.h"
-#include "scribble.h"
+#include "ipc/internal/names.h"
+#include "test/fuzz/scribble.h"
 
 using namespace moetap;
 

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <vector>
 
-#include "target.h"
+#include "test/fuzz/target.h"
 
 namespace fs = std::filesystem;
 

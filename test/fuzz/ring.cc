@@ -1,6 +1,6 @@
 // A ring whose bytes anyone may have written: both kinds of reader and the worker's end go on using
 // it, and meet nothing but exceptions.
-#include "ring.h"
+#include "ipc/internal/ring.h"
 
 #include <moetap/channel.h>
 #include <moetap/error.h>
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "scribble.h"
+#include "test/fuzz/scribble.h"
 
 using namespace moetap;
 

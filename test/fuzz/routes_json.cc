@@ -2,7 +2,7 @@
 #include <moetap/error.h>
 #include <moetap/routes_json.h>
 
-#include "target.h"
+#include "test/fuzz/target.h"
 
 using namespace moetap;
 

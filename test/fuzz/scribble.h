@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-#include "target.h"
+#include "test/fuzz/target.h"
 
 namespace moetap::fuzz {
 

@@ -7,10 +7,10 @@
 #include <new>
 #include <string>
 
-#include "inspection.h"
-#include "native_layout.h"
-#include "ring.h"
-#include "scribble.h"
+#include "ipc/internal/native_layout.h"
+#include "ipc/internal/ring.h"
+#include "test/fuzz/scribble.h"
+#include "tool/inspection.h"
 
 using namespace moetap;
 

@@ -1,7 +1,7 @@
 // A trace for the simulator, of either format.
-#include "trace.h"
+#include "examples/simulator/trace.h"
 
-#include "target.h"
+#include "test/fuzz/target.h"
 
 using namespace moetap;
 

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "device_test.h"
-#include "message_of.h"
-#include "model.h"
-#include "picks_kernels.h"
-#include "test_endpoint.h"
+#include "test/gpu/device_test.h"
+#include "test/gpu/model.h"
+#include "test/gpu/picks_kernels.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap::test {
 namespace {

@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels.h"
-#include "run_kernel.h"
+#include "gpu/capture/kernels.h"
+#include "test/gpu/run_kernel.h"
 
 namespace moetap {
 namespace {

@@ -1,6 +1,6 @@
 // Gathers that a device runs are held to their time limit, shown with work that never ends by
 // itself.
-#include "collective_watch.h"
+#include "gpu/collective/collective_watch.h"
 
 #include <moetap/error.h>
 #include <moetap/host_device.h>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "../lib/throws.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

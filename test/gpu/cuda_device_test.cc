@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "device_test.h"
-#include "message_of.h"
+#include "test/gpu/device_test.h"
+#include "test/ipc/message_of.h"
 #if defined(MOETAP_WITH_CUDA)
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>

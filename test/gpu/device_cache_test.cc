@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "counting_device.h"
-#include "devices.h"
-#include "message_of.h"
-#include "model.h"
-#include "picks_kernels.h"
+#include "test/gpu/counting_device.h"
+#include "test/gpu/devices.h"
+#include "test/gpu/model.h"
+#include "test/gpu/picks_kernels.h"
+#include "test/ipc/message_of.h"
 
 namespace moetap {
 namespace {

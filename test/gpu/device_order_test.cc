@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "device_test.h"
-#include "test_kernels.h"
+#include "test/gpu/device_test.h"
+#include "test/gpu/test_kernels.h"
 
 namespace moetap::test {
 namespace {

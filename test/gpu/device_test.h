@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "devices.h"
-#include "test_kernels.h"
+#include "test/gpu/devices.h"
+#include "test/gpu/test_kernels.h"
 
 namespace moetap::test {
 

@@ -11,11 +11,11 @@
 #include <string>
 #include <tuple>
 
-#include "child_process.h"
-#include "devices.h"
-#include "engine.h"
-#include "scenario.h"
-#include "test_endpoint.h"
+#include "test/gpu/devices.h"
+#include "test/gpu/engine.h"
+#include "test/gpu/scenario.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap::test {
 namespace {

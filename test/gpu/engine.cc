@@ -1,4 +1,4 @@
-#include "engine.h"
+#include "test/gpu/engine.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "scenario.h"
+#include "test/gpu/scenario.h"
 
 namespace moetap::test {
 

@@ -14,12 +14,12 @@
 #include <tuple>
 #include <vector>
 
-#include "devices.h"
-#include "expect_rows.h"
-#include "message_of.h"
-#include "model.h"
-#include "scenario.h"
-#include "test_endpoint.h"
+#include "test/gpu/devices.h"
+#include "test/gpu/expect_rows.h"
+#include "test/gpu/model.h"
+#include "test/gpu/scenario.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap::test {
 namespace {

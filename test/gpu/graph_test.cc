@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "device_test.h"
-#include "test_kernels.h"
+#include "test/gpu/device_test.h"
+#include "test/gpu/test_kernels.h"
 
 namespace moetap::test {
 namespace {

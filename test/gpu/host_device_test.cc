@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "child_process.h"
-#include "device_test.h"
+#include "test/gpu/device_test.h"
+#include "test/ipc/child_process.h"
 
 namespace moetap::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "model.h"
+#include "test/gpu/model.h"
 
 #include <cstring>
 #include <numeric>

@@ -12,9 +12,9 @@
 #include <limits>
 #include <vector>
 
-#include "../lib/throws.h"
-#include "device_test.h"
-#include "test_endpoint.h"
+#include "test/gpu/device_test.h"
+#include "test/ipc/test_endpoint.h"
+#include "test/lib/throws.h"
 
 namespace moetap::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "request_cache.h"
+#include "gpu/transport/request_cache.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "request_scenario.h"
+#include "test/gpu/request_scenario.h"
 
 #include <algorithm>
 #include <utility>

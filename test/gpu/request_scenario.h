@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "scenario.h"
+#include "test/gpu/scenario.h"
 
 namespace moetap::test {
 

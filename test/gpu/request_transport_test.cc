@@ -14,14 +14,14 @@
 #include <string>
 #include <thread>
 
-#include "child_process.h"
-#include "devices.h"
-#include "engine.h"
-#include "message_of.h"
-#include "names.h"
-#include "request_scenario.h"
-#include "ring.h"
-#include "test_endpoint.h"
+#include "ipc/internal/names.h"
+#include "ipc/internal/ring.h"
+#include "test/gpu/devices.h"
+#include "test/gpu/engine.h"
+#include "test/gpu/request_scenario.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap::test {
 namespace {

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "device_test.h"
-#include "message_of.h"
+#include "test/gpu/device_test.h"
+#include "test/ipc/message_of.h"
 
 namespace moetap::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "scenario.h"
+#include "test/gpu/scenario.h"
 
 #include <algorithm>
 #include <numeric>

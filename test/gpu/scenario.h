@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "model.h"
+#include "test/gpu/model.h"
 
 namespace moetap::test {
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "device_test.h"
-#include "test_kernels.h"
+#include "test/gpu/device_test.h"
+#include "test/gpu/test_kernels.h"
 
 namespace moetap::test {
 namespace {

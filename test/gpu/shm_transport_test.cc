@@ -9,14 +9,14 @@
 
 #include <string>
 
-#include "devices.h"
-#include "engine.h"
-#include "expect_rows.h"
-#include "message_of.h"
-#include "names.h"
-#include "native_layout.h"
-#include "scenario.h"
-#include "test_endpoint.h"
+#include "ipc/internal/names.h"
+#include "ipc/internal/native_layout.h"
+#include "test/gpu/devices.h"
+#include "test/gpu/engine.h"
+#include "test/gpu/expect_rows.h"
+#include "test/gpu/scenario.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "snapshot_kernel.h"
+#include "gpu/capture/snapshot_kernel.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "run_kernel.h"
+#include "test/gpu/run_kernel.h"
 
 namespace moetap {
 namespace {

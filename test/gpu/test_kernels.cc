@@ -1,6 +1,6 @@
-#include "test_kernels.h"
+#include "test/gpu/test_kernels.h"
 
-#include "picks_kernels.h"
+#include "test/gpu/picks_kernels.h"
 
 MOETAP_DEFINE_KERNEL(moetap::test::AddScaled);
 MOETAP_DEFINE_KERNEL(moetap::test::Append);

@@ -1,7 +1,7 @@
 #include <moetap/cuda_kernel.h>
 
-#include "picks_kernels.h"
-#include "test_kernels.h"
+#include "test/gpu/picks_kernels.h"
+#include "test/gpu/test_kernels.h"
 
 MOETAP_CUDA_KERNEL(moetap::test::AddScaled);
 MOETAP_CUDA_KERNEL(moetap::test::Append);

@@ -11,15 +11,15 @@
 #include <string>
 #include <tuple>
 
-#include "counting_device.h"
-#include "devices.h"
-#include "engine.h"
-#include "expect_rows.h"
-#include "message_of.h"
-#include "names.h"
-#include "scenario.h"
-#include "test_endpoint.h"
-#include "watched_device.h"
+#include "ipc/internal/names.h"
+#include "test/gpu/counting_device.h"
+#include "test/gpu/devices.h"
+#include "test/gpu/engine.h"
+#include "test/gpu/expect_rows.h"
+#include "test/gpu/scenario.h"
+#include "test/gpu/watched_device.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap::test {
 namespace {

@@ -1,11 +1,11 @@
-#include "wanted_tokens.h"
+#include "gpu/internal/wanted_tokens.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
 
-#include "scenario.h"
+#include "test/gpu/scenario.h"
 
 namespace moetap::test {
 namespace {

@@ -1,5 +1,5 @@
 // Weights beside the ids, in the kernels that take them, over plain memory.
-#include "weight_kernels.h"
+#include "gpu/capture/weight_kernels.h"
 
 #include <moetap/transport.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "run_kernel.h"
+#include "test/gpu/run_kernel.h"
 
 namespace moetap {
 namespace {

@@ -1,9 +1,9 @@
-#include "injection.h"
+#include "test/injection/injection.h"
 
 #include <stdexcept>
 #include <utility>
 
-#include "../../lib/src/injection.h"
+#include "lib/internal/injection.h"
 
 namespace moetap::injection {
 namespace {

@@ -1,4 +1,4 @@
-// What a test does with the guards and points of lib/src/injection.h. A program that links
+// What a test does with the guards and points of lib/internal/injection.h. A program that links
 // moetap_injected instead of moetap and moetap-gpu has them.
 #pragma once
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <memory>
 
-#include "endpoint.h"
+#include "test/install/endpoint.h"
 
 int main(int, char** argv) {
   auto device = moetap::make_host_device();

@@ -16,11 +16,11 @@
 #include <string_view>
 #include <vector>
 
-#include "injection.h"
-#include "message_of.h"
-#include "names.h"
-#include "native_layout.h"
-#include "shm_test.h"
+#include "ipc/internal/names.h"
+#include "ipc/internal/native_layout.h"
+#include "test/injection/injection.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/shm_test.h"
 
 namespace moetap {
 namespace {

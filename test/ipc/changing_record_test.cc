@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "child_process.h"
-#include "shared_object.h"
-#include "step_records.h"
-#include "test_endpoint.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/shared_object.h"
+#include "test/ipc/step_records.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap {
 namespace {

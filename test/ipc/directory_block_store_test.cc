@@ -12,12 +12,12 @@
 #include <iterator>
 #include <thread>
 
-#include "../lib/block_store_cases.h"
-#include "../lib/slot_memory.h"
-#include "../lib/throws.h"
-#include "block_directory.h"
-#include "block_file.h"
-#include "child_process.h"
+#include "ipc/store/block_directory.h"
+#include "ipc/store/block_file.h"
+#include "test/ipc/child_process.h"
+#include "test/lib/block_store_cases.h"
+#include "test/lib/slot_memory.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

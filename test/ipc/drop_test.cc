@@ -13,12 +13,12 @@
 #include <thread>
 #include <vector>
 
-#include "message_of.h"
-#include "names.h"
-#include "ring.h"
-#include "step_outcomes.h"
-#include "step_records.h"
-#include "test_endpoint.h"
+#include "ipc/internal/names.h"
+#include "ipc/internal/ring.h"
+#include "ipc/ring/step_outcomes.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/step_records.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap {
 namespace {

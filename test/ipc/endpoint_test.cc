@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "message_of.h"
-#include "names.h"
-#include "temporary_directory.h"
-#include "test_endpoint.h"
+#include "ipc/internal/names.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/temporary_directory.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap {
 namespace {

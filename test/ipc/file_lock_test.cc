@@ -12,10 +12,10 @@
 #include <shared_mutex>
 #include <string>
 
-#include "child_process.h"
-#include "message_of.h"
-#include "shared_object.h"
-#include "temporary_directory.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/shared_object.h"
+#include "test/ipc/temporary_directory.h"
 
 namespace moetap {
 namespace {

@@ -22,13 +22,13 @@
 #include <thread>
 #include <vector>
 
-#include "../lib/block_store_cases.h"
-#include "child_process.h"
-#include "claim.h"
-#include "own_shared_memory.h"
-#include "segment_test.h"
-#include "shared_object.h"
-#include "temporary_directory.h"
+#include "ipc/internal/claim.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/own_shared_memory.h"
+#include "test/ipc/segment_test.h"
+#include "test/ipc/shared_object.h"
+#include "test/ipc/temporary_directory.h"
+#include "test/lib/block_store_cases.h"
 
 namespace moetap {
 namespace {

@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "../lib/block_store_cases.h"
-#include "child_process.h"
-#include "message_of.h"
-#include "patterned_records.h"
-#include "shm_test.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/patterned_records.h"
+#include "test/ipc/shm_test.h"
+#include "test/lib/block_store_cases.h"
 
 namespace moetap {
 namespace {

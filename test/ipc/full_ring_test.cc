@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "child_process.h"
-#include "message_of.h"
-#include "step_records.h"
-#include "test_endpoint.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/step_records.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap {
 namespace {

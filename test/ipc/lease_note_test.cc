@@ -1,5 +1,5 @@
 // The note in shared memory that names a lease to another process (H25).
-#include "lease_note.h"
+#include "ipc/reader/lease_note.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "message_of.h"
+#include "test/ipc/message_of.h"
 
 namespace moetap {
 namespace {

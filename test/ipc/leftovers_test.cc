@@ -30,14 +30,14 @@
 #include <utility>
 #include <vector>
 
-#include "child_process.h"
-#include "claim.h"
-#include "message_of.h"
-#include "names.h"
-#include "native_layout.h"
-#include "own_shared_memory.h"
-#include "shared_object.h"
-#include "shm_test.h"
+#include "ipc/internal/claim.h"
+#include "ipc/internal/names.h"
+#include "ipc/internal/native_layout.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/own_shared_memory.h"
+#include "test/ipc/shared_object.h"
+#include "test/ipc/shm_test.h"
 
 namespace moetap {
 namespace {

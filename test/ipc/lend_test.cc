@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "../lib/throws.h"
-#include "step_records.h"
-#include "test_endpoint.h"
+#include "test/ipc/step_records.h"
+#include "test/ipc/test_endpoint.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

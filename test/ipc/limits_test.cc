@@ -29,16 +29,16 @@
 #include <string>
 #include <vector>
 
-#include "../lib/block_store_cases.h"
-#include "block_directory.h"
-#include "child_process.h"
-#include "message_of.h"
-#include "own_shared_memory.h"
-#include "private_memory.h"
-#include "segment_test.h"
-#include "shm_test.h"
-#include "system_limits.h"
-#include "temporary_directory.h"
+#include "ipc/internal/system_limits.h"
+#include "ipc/store/block_directory.h"
+#include "ipc/system/private_memory.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/own_shared_memory.h"
+#include "test/ipc/segment_test.h"
+#include "test/ipc/shm_test.h"
+#include "test/ipc/temporary_directory.h"
+#include "test/lib/block_store_cases.h"
 
 namespace moetap {
 namespace {

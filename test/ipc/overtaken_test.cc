@@ -16,12 +16,12 @@
 #include <tuple>
 #include <vector>
 
-#include "injection.h"
-#include "message_of.h"
-#include "names.h"
-#include "ring.h"
-#include "step_records.h"
-#include "test_endpoint.h"
+#include "ipc/internal/names.h"
+#include "ipc/internal/ring.h"
+#include "test/injection/injection.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/step_records.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap {
 namespace {

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "child_process.h"
+#include "test/ipc/child_process.h"
 
 namespace moetap::test {
 

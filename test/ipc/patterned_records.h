@@ -10,7 +10,7 @@
 #include <cstring>
 #include <span>
 
-#include "child_process.h"
+#include "test/ipc/child_process.h"
 
 namespace moetap::test {
 

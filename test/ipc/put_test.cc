@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "../lib/throws.h"
-#include "shm_test.h"
-#include "slot_buffer.h"
-#include "step_records.h"
+#include "ipc/table/slot_buffer.h"
+#include "test/ipc/shm_test.h"
+#include "test/ipc/step_records.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

@@ -9,11 +9,11 @@
 #include <limits>
 #include <string>
 
-#include "message_of.h"
-#include "names.h"
-#include "patterned_records.h"
-#include "ring.h"
-#include "test_endpoint.h"
+#include "ipc/internal/names.h"
+#include "ipc/internal/ring.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/patterned_records.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap {
 namespace {

@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "message_of.h"
-#include "names.h"
-#include "native_layout.h"
-#include "shm_test.h"
-#include "wire_layout.h"
+#include "ipc/internal/names.h"
+#include "ipc/internal/native_layout.h"
+#include "ipc/internal/wire_layout.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/shm_test.h"
 
 namespace moetap {
 namespace {

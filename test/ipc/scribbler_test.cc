@@ -27,12 +27,12 @@
 #include <string>
 #include <vector>
 
-#include "names.h"
-#include "native_layout.h"
-#include "ring.h"
-#include "shared_object.h"
-#include "shm_test.h"
-#include "step_records.h"
+#include "ipc/internal/names.h"
+#include "ipc/internal/native_layout.h"
+#include "ipc/internal/ring.h"
+#include "test/ipc/shared_object.h"
+#include "test/ipc/shm_test.h"
+#include "test/ipc/step_records.h"
 
 namespace moetap {
 namespace {

@@ -16,11 +16,11 @@
 #include <optional>
 #include <string>
 
-#include "child_process.h"
-#include "claim.h"
-#include "own_shared_memory.h"
-#include "segment_test.h"
-#include "shared_object.h"
+#include "ipc/internal/claim.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/own_shared_memory.h"
+#include "test/ipc/segment_test.h"
+#include "test/ipc/shared_object.h"
 
 namespace moetap {
 namespace {

@@ -1,4 +1,4 @@
-#include "segment_test.h"
+#include "test/ipc/segment_test.h"
 
 #include <moetap/error.h>
 #include <moetap/readers.h>
@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
-#include "child_process.h"
-#include "message_of.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/message_of.h"
 
 namespace moetap {
 namespace {

@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <string>
 
-#include "child_process.h"
-#include "test_endpoint.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap::test {
 

@@ -18,14 +18,14 @@
 #include <thread>
 #include <vector>
 
-#include "child_process.h"
-#include "claim.h"
-#include "message_of.h"
-#include "names.h"
-#include "native_layout.h"
-#include "shared_object.h"
-#include "shm_ends.h"
-#include "shm_test.h"
+#include "ipc/internal/claim.h"
+#include "ipc/internal/names.h"
+#include "ipc/internal/native_layout.h"
+#include "ipc/internal/shm_ends.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/shared_object.h"
+#include "test/ipc/shm_test.h"
 
 namespace moetap {
 namespace {

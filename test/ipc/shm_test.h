@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "child_process.h"
-#include "temporary_directory.h"
-#include "test_endpoint.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/temporary_directory.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap::test {
 

@@ -1,4 +1,4 @@
-#include "slot_buffer.h"
+#include "ipc/table/slot_buffer.h"
 
 #include <moetap/error.h>
 
@@ -14,8 +14,8 @@
 #include <random>
 #include <vector>
 
-#include "child_process.h"
-#include "message_of.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/message_of.h"
 
 namespace moetap {
 namespace {

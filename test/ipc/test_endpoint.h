@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <string>
 
-#include "child_process.h"
+#include "test/ipc/child_process.h"
 
 namespace moetap::test {
 

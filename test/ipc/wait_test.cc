@@ -5,8 +5,8 @@
 
 #include <new>
 
-#include "child_process.h"
-#include "shared_object.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/shared_object.h"
 
 namespace moetap {
 namespace {

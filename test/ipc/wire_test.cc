@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "child_process.h"
-#include "message_of.h"
-#include "names.h"
-#include "shm_test.h"
+#include "ipc/internal/names.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/shm_test.h"
 
 namespace moetap {
 namespace {

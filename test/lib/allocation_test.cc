@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "../ipc/step_records.h"
-#include "../ipc/test_endpoint.h"
-#include "sample_routes.h"
+#include "test/ipc/step_records.h"
+#include "test/ipc/test_endpoint.h"
+#include "test/lib/sample_routes.h"
 
 namespace {
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
-#include "block_store_cases.h"
-#include "throws.h"
+#include "test/lib/block_store_cases.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

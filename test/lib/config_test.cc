@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "throws.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

@@ -8,8 +8,8 @@
 #include <optional>
 #include <thread>
 
-#include "ledger_world.h"
-#include "sample_routes.h"
+#include "test/lib/ledger_world.h"
+#include "test/lib/sample_routes.h"
 
 namespace moetap {
 namespace {

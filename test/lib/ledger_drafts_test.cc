@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ledger_world.h"
+#include "test/lib/ledger_world.h"
 
 namespace moetap {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <exception>
 
-#include "../simulation/engine.h"
-#include "slot_memory.h"
+#include "test/lib/slot_memory.h"
+#include "test/simulation/engine.h"
 
 namespace moetap {
 namespace {

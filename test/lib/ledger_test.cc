@@ -2,7 +2,7 @@
 #include <moetap/error.h>
 #include <moetap/ledger.h>
 
-#include "ledger_world.h"
+#include "test/lib/ledger_world.h"
 
 namespace moetap {
 namespace {

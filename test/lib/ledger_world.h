@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "slot_memory.h"
-#include "throws.h"
+#include "test/lib/slot_memory.h"
+#include "test/lib/throws.h"
 
 namespace moetap::test {
 

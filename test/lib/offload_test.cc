@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "ledger_world.h"
+#include "test/lib/ledger_world.h"
 
 namespace moetap {
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "sample_routes.h"
-#include "throws.h"
+#include "test/lib/sample_routes.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

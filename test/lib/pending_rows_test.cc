@@ -1,7 +1,7 @@
 #include <moetap/error.h>
 #include <moetap/pending_rows.h>
 
-#include "ledger_world.h"
+#include "test/lib/ledger_world.h"
 
 namespace moetap {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "throws.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "sample_routes.h"
-#include "throws.h"
+#include "test/lib/sample_routes.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "sample_routes.h"
-#include "throws.h"
+#include "test/lib/sample_routes.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

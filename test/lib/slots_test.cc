@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "throws.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

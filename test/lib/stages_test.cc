@@ -11,8 +11,8 @@
 #include <cstring>
 #include <thread>
 
-#include "slot_memory.h"
-#include "throws.h"
+#include "test/lib/slot_memory.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "throws.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "throws.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

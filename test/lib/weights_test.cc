@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "sample_routes.h"
-#include "throws.h"
+#include "test/lib/sample_routes.h"
+#include "test/lib/throws.h"
 
 namespace moetap {
 namespace {

@@ -1,6 +1,6 @@
 // The machine against what is known of x86-TSO and arm64: the classical litmus tests. What a test
 // asks is whether both threads can read the old values (or the new ones, LB).
-#include "machine.h"
+#include "test/model/machine.h"
 
 #include <gtest/gtest.h>
 

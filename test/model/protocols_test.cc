@@ -1,5 +1,5 @@
 // Exhaustive: every order in which the processors may carry out small instances of our protocols.
-#include "protocols.h"
+#include "test/model/protocols.h"
 
 #include <gtest/gtest.h>
 

@@ -10,8 +10,8 @@
 #include <chrono>
 #include <vector>
 
-#include "../gpu/devices.h"
-#include "../lib/throws.h"
+#include "test/gpu/devices.h"
+#include "test/lib/throws.h"
 
 namespace moetap::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "plan.h"
+#include "test/ranks/plan.h"
 
 #include <charconv>
 #include <stdexcept>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "../gpu/model.h"
+#include "test/gpu/model.h"
 
 namespace moetap::test {
 

@@ -1,4 +1,4 @@
-#include "rank.h"
+#include "test/ranks/rank.h"
 
 #include <moetap/transports.h>
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "plan.h"
+#include "test/ranks/plan.h"
 
 namespace moetap::test {
 

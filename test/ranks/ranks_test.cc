@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "../examples/program.h"
-#include "../ipc/temporary_directory.h"
-#include "plan.h"
+#include "test/examples/program.h"
+#include "test/ipc/temporary_directory.h"
+#include "test/ranks/plan.h"
 
 namespace moetap::test {
 namespace {

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "rank.h"
+#include "test/ranks/rank.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/lsan_interface.h>

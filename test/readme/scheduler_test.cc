@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "../ipc/test_endpoint.h"
 #include "readme_scheduler.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "../ipc/test_endpoint.h"
 #include "readme_worker.h"
+#include "test/ipc/test_endpoint.h"
 
 namespace moetap {
 namespace {

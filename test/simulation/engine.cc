@@ -1,4 +1,4 @@
-#include "engine.h"
+#include "test/simulation/engine.h"
 
 #include <moetap/error.h>
 

@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "counts.h"
-#include "dice.h"
-#include "oracle.h"
-#include "worker.h"
+#include "test/simulation/counts.h"
+#include "test/simulation/dice.h"
+#include "test/simulation/oracle.h"
+#include "test/simulation/worker.h"
 
 namespace moetap::simulation {
 

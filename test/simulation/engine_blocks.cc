@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine.h"
+#include "test/simulation/engine.h"
 
 namespace moetap::simulation {
 namespace {

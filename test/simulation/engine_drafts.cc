@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine.h"
+#include "test/simulation/engine.h"
 
 namespace moetap::simulation {
 

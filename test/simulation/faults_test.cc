@@ -7,8 +7,8 @@
 #include <ostream>
 #include <string>
 
-#include "injection.h"
-#include "simulation.h"
+#include "test/injection/injection.h"
+#include "test/simulation/simulation.h"
 
 namespace moetap::simulation {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "simulation.h"
+#include "test/simulation/simulation.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "history.h"
+#include "test/simulation/history.h"
 
 namespace moetap::simulation {
 

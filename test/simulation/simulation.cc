@@ -1,4 +1,4 @@
-#include "simulation.h"
+#include "test/simulation/simulation.h"
 
 #include <moetap/error.h>
 #include <moetap/readers.h>
@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "names.h"
-#include "witness.h"
+#include "ipc/internal/names.h"
+#include "test/simulation/witness.h"
 
 namespace moetap::simulation {
 namespace {

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "counts.h"
-#include "dice.h"
-#include "engine.h"
-#include "history.h"
-#include "stage.h"
+#include "test/simulation/counts.h"
+#include "test/simulation/dice.h"
+#include "test/simulation/engine.h"
+#include "test/simulation/history.h"
+#include "test/simulation/stage.h"
 
 namespace moetap::simulation {
 

@@ -1,4 +1,4 @@
-#include "stage.h"
+#include "test/simulation/stage.h"
 
 #include <moetap/error.h>
 
@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "request_transport.h"
+#include "gpu/transport/request_transport.h"
 
 namespace moetap::simulation {
 namespace {

@@ -13,9 +13,9 @@
 #include <set>
 #include <vector>
 
-#include "counts.h"
-#include "dice.h"
-#include "worker.h"
+#include "test/simulation/counts.h"
+#include "test/simulation/dice.h"
+#include "test/simulation/worker.h"
 
 namespace moetap::simulation {
 

@@ -1,4 +1,4 @@
-#include "witness.h"
+#include "test/simulation/witness.h"
 
 #include <moetap/error.h>
 

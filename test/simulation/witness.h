@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "oracle.h"
+#include "test/simulation/oracle.h"
 
 namespace moetap::simulation {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "oracle.h"
+#include "test/simulation/oracle.h"
 
 namespace moetap::simulation {
 

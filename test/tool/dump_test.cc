@@ -21,11 +21,11 @@
 #include <string>
 #include <vector>
 
-#include "../ipc/own_shared_memory.h"
-#include "claim.h"
-#include "ring.h"
-#include "slot_list.h"
-#include "tool_test.h"
+#include "ipc/internal/claim.h"
+#include "ipc/internal/ring.h"
+#include "test/ipc/own_shared_memory.h"
+#include "test/tool/tool_test.h"
+#include "tool/slot_list.h"
 
 namespace moetap {
 namespace {

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <string>
 
-#include "../ipc/own_shared_memory.h"
-#include "tool_test.h"
+#include "test/ipc/own_shared_memory.h"
+#include "test/tool/tool_test.h"
 
 namespace moetap {
 namespace {

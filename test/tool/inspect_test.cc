@@ -11,11 +11,11 @@
 #include <limits>
 #include <string>
 
-#include "claim.h"
-#include "native_layout.h"
-#include "ring.h"
-#include "step_records.h"
-#include "tool_test.h"
+#include "ipc/internal/claim.h"
+#include "ipc/internal/native_layout.h"
+#include "ipc/internal/ring.h"
+#include "test/ipc/step_records.h"
+#include "test/tool/tool_test.h"
 
 namespace moetap {
 namespace {

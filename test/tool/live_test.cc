@@ -10,14 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "failure.h"
-#include "inspection.h"
-#include "live_segment.h"
-#include "native_layout.h"
-#include "ring.h"
-#include "selection.h"
-#include "step_records.h"
-#include "tool_test.h"
+#include "ipc/internal/native_layout.h"
+#include "ipc/internal/ring.h"
+#include "test/ipc/step_records.h"
+#include "test/tool/tool_test.h"
+#include "tool/failure.h"
+#include "tool/inspection.h"
+#include "tool/live_segment.h"
+#include "tool/selection.h"
 
 namespace moetap {
 namespace {

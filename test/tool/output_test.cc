@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tool_test.h"
+#include "test/tool/tool_test.h"
 
 namespace moetap {
 namespace {

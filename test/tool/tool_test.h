@@ -20,10 +20,10 @@
 #include <utility>
 #include <vector>
 
-#include "message_of.h"
-#include "names.h"
-#include "program.h"
-#include "shm_test.h"
+#include "ipc/internal/names.h"
+#include "test/examples/program.h"
+#include "test/ipc/message_of.h"
+#include "test/ipc/shm_test.h"
 
 namespace moetap::test {
 

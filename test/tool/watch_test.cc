@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "heat_map.h"
-#include "step_records.h"
-#include "tool_test.h"
+#include "test/ipc/step_records.h"
+#include "test/tool/tool_test.h"
+#include "tool/heat_map.h"
 
 namespace moetap {
 namespace {

@@ -29,7 +29,7 @@
 
 // Guards that our own tests switch off, in a build of their own.
 #if defined(MOETAP_INJECTION)
-#include "../../../lib/src/injection.h"
+#include "lib/internal/injection.h"
 #define MOETAP_GUARD_OFF(guard) MOETAP_OFF(guard)
 #else
 #define MOETAP_GUARD_OFF(guard) false

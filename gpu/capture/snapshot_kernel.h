@@ -1,0 +1,213 @@
+// The kernel that makes a step's record of what was captured, one launch for all of it.
+#pragma once
+
+#include <moetap/step_record.h>
+
+#include <cstdint>
+#include <limits>
+
+#include "gpu/capture/kernels.h"
+
+namespace moetap {
+
+// Stands in a record for a slot that does not exist, so that no reader takes it for a real one or
+// for the complement of one.
+inline constexpr Slot kBadSlot = std::numeric_limits<Slot>::max();
+
+namespace kernels {
+
+// Whether all of a grid of `blocks` has come here, for what can only be done then: what any lane
+// wrote before is visible. Each lane of each block calls it once. True on a GPU for the lanes of
+// one block, on a host for one lane, which `block` is made to be of. `count` is 0 before and after.
+MOETAP_DEVICE inline bool last_to_finish(std::uint32_t& count, Block& block, std::uint32_t blocks) {
+#if defined(__CUDA_ARCH__)
+  __shared__ bool last;
+  __syncthreads();  // the block's writes are before its count
+  if (block.lane == 0) {
+    __threadfence();
+    last = atomicInc(&count, blocks - 1) == blocks - 1;  // which makes it 0 again
+    __threadfence();  // other blocks' writes, which their counts follow, are before what follows
+  }
+  __syncthreads();
+  return last;
+#else
+  const auto all = blocks * static_cast<std::uint32_t>(block.lanes);
+  if (__atomic_add_fetch(&count, 1U, __ATOMIC_ACQ_REL) != all) return false;
+  __atomic_store_n(&count, 0U, __ATOMIC_RELAXED);
+  block = {block.index, 0, 1};
+  return true;
+#endif
+}
+
+// On a host, fetches n ids that the next block will read: the layers lie too far apart for the
+// processor to see the pattern. Past the end of the cache it does no harm.
+template <class T>
+MOETAP_DEVICE inline void prefetch([[maybe_unused]] const T* ids, [[maybe_unused]] std::int64_t n) {
+#if !defined(__CUDA_ARCH__)
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  for (std::int64_t i = 0; i < n; i += kLine) __builtin_prefetch(ids + i, 0, 2);
+#endif
+}
+
+// Narrows eight ids: one vector load, pack and store.
+template <class From, class To>
+MOETAP_DEVICE inline void narrow8(const From* __restrict__ from, To* __restrict__ to) {
+#if defined(__CUDA_ARCH__)
+  if (aligned(from) && aligned(to)) {
+    narrow_eight(from, to);
+    return;
+  }
+#endif
+  for (int i = 0; i < 8; ++i) to[i] = static_cast<To>(from[i]);
+}
+
+// Narrows the rows of one layer, `row_ids` apart in `to`. kTopK is top_k where the compiler may
+// know it, or 0.
+template <int kTopK, class From, class To>
+MOETAP_DEVICE inline void narrow_rows(const From* __restrict__ from, To* __restrict__ to,
+                                      std::int64_t n, int top_k, std::int64_t row_ids) {
+  if constexpr (kTopK > 0) top_k = kTopK;
+  for (std::int64_t row = 0; row < n; ++row, from += top_k, to += row_ids) {
+    if (top_k < 8) {
+      for (int i = 0; i < top_k; ++i) to[i] = static_cast<To>(from[i]);
+      continue;
+    }
+    // Eights, the last one overlapping the one before it where top_k is no multiple of 8.
+    for (int i = 0; i + 8 < top_k; i += 8) narrow8(from + i, to + i);
+    narrow8(from + top_k - 8, to + top_k - 8);
+  }
+}
+
+}  // namespace kernels
+
+// The head of a record, and what it is made of: what the step's kernels found.
+struct RecordHead {
+  const std::uint64_t* captured;  // [layer]
+  StepReport* report;
+  std::uint64_t* record_captured;
+  std::int64_t wanted;  // tokens whose rows the record holds; below 0: the step's
+
+  MOETAP_DEVICE void write(const DeviceStep& step, int num_layers, Block block) const {
+    for (int layer = block.lane; layer < num_layers; layer += block.lanes) {
+      record_captured[layer] = captured[layer];
+    }
+    if (block.lane != 0) return;
+    report->step = step.step;
+    report->num_tokens = wanted < 0 ? step.num_tokens : wanted;
+    report->step_tokens = step.num_tokens;
+    report->fault = step.fault;
+    report->fault_layer = step.fault_layer;
+    report->fault_token = step.fault_token;
+    report->fault_value = step.fault_value;
+  }
+};
+
+// Makes a record: transposes the cache to [row][layer][top_k], narrowed, clones the slot mapping,
+// for each token or for those that are wanted, and last of all writes the head. A block takes
+// kTokens: few enough that what it reads and what it writes both stay in a core's cache.
+template <class Id>
+struct SnapshotKernel {
+  static constexpr std::int64_t kTokens = 16;
+
+  DeviceStep* step;
+  const std::uint64_t* missing_step;
+  const std::uint16_t* routes;
+  const Slot* slot_mapping;
+  const std::uint32_t* tokens;  // [row]: its token, ascending; null: row i is token i's
+  Slot* slots;                  // of the record, and its rows
+  Id* rows;
+  std::int64_t row_stride;  // ids between rows
+  std::int64_t num_rows;
+  std::int64_t max_tokens;
+  std::int64_t num_slots;
+  std::int32_t num_layers;
+  std::int32_t top_k;
+  std::uint32_t blocks;  // of this launch: one at least, which writes the head
+  RecordHead head;
+
+  MOETAP_DEVICE void operator()(Block block) const {
+    take_slots(block);
+    take_rows(block, routes, rows, row_stride);
+    finish(block);
+  }
+
+  MOETAP_DEVICE void take_slots(Block block) const {
+    const std::int64_t end = end_of(block);
+    for (std::int64_t row = block.index * kTokens + block.lane; row < end; row += block.lanes) {
+      slots[row] = checked_slot(token_of(row));
+    }
+  }
+
+  // The block's rows of one part of the cache, `to_stride` elements apart in `to`.
+  template <class From, class To>
+  MOETAP_DEVICE void take_rows(Block block, const From* from, To* to,
+                               std::int64_t to_stride) const {
+    const std::int64_t begin = block.index * kTokens;
+    const std::int64_t end = end_of(block);
+    if (tokens == nullptr || block.lanes > 1) {
+      return transpose_any(block, begin, end, from, to, to_stride);
+    }
+    for (std::int64_t first = begin, last = begin; first < end; first = last) {
+      while (++last < end && tokens[last] == tokens[last - 1] + 1) {
+      }
+      transpose_any(block, first, last, from, to, to_stride);
+    }
+  }
+
+  // Once everything else is written, the head is: a fault that any block found is in it.
+  MOETAP_DEVICE void finish(Block block) const {
+    if (kernels::last_to_finish(step->finished, block, blocks)) {
+      head.write(*step, num_layers, block);
+    }
+  }
+
+  MOETAP_DEVICE std::int64_t end_of(Block block) const {
+    return kernels::at_most((block.index + 1) * kTokens, num_rows);
+  }
+
+ private:
+  MOETAP_DEVICE std::int64_t token_of(std::int64_t row) const {
+    return tokens == nullptr ? row : static_cast<std::int64_t>(tokens[row]);
+  }
+
+  MOETAP_DEVICE Slot checked_slot(std::int64_t token) const {
+    const Slot slot = slot_mapping[token];
+    if (slot < 0 || slot >= num_slots) {
+      kernels::fault(*step, DeviceFault::slot, 0, token, slot);
+      return kBadSlot;
+    }
+    return missing_step[token] == step->step ? ~slot : slot;
+  }
+
+  template <class From, class To>
+  MOETAP_DEVICE void transpose_any(Block block, std::int64_t begin, std::int64_t end,
+                                   const From* from, To* to, std::int64_t to_stride) const {
+    if (top_k == 8) {
+      transpose<8>(block, begin, end, from, to, to_stride);
+    } else {
+      transpose<0>(block, begin, end, from, to, to_stride);
+    }
+  }
+
+  // Layers outside, tokens inside: layers lie a power of two apart for most max_tokens, so walking
+  // along them would miss the cache at each step. A lone lane takes all rows, of successive tokens,
+  // in one run.
+  template <int kTopK, class From, class To>
+  MOETAP_DEVICE void transpose(Block block, std::int64_t begin, std::int64_t end, const From* from,
+                               To* to, std::int64_t to_stride) const {
+    const std::int64_t run = block.lanes == 1 ? kTokens : 1;
+    const std::int64_t runs = kTokens / run;
+    for (std::int64_t i = block.lane; i < num_layers * runs; i += block.lanes) {
+      const std::int64_t layer = i / runs;
+      const std::int64_t row = begin + i % runs * run;
+      if (row >= end) continue;
+      const std::int64_t token = token_of(row);
+      kernels::prefetch(from + (layer * max_tokens + token + kTokens) * top_k, run * top_k);
+      kernels::narrow_rows<kTopK>(from + (layer * max_tokens + token) * top_k,
+                                  to + row * to_stride + layer * top_k,
+                                  kernels::at_most(run, end - row), top_k, to_stride);
+    }
+  }
+};
+
+}  // namespace moetap

@@ -1,0 +1,267 @@
+#include "gpu/transport/request_keeper.h"
+
+#include <moetap/error.h>
+#include <moetap/step_record.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "gpu/capture/step_descriptor.h"
+#include "ipc/internal/system_limits.h"
+#include "lib/internal/injection.h"
+
+namespace moetap {
+namespace {
+
+// How soon the thread notices, while the ring is full, that it shall stop. Whoever waits for it has
+// a limit of his own.
+constexpr Milliseconds kStopPoll{50};
+
+Endpoint polled(Endpoint endpoint) {
+  endpoint.limit = std::min(endpoint.limit, kStopPoll);
+  return endpoint;
+}
+
+struct Stopped {};
+struct Full {};  // the ring, and there is nobody who could wait
+
+}  // namespace
+
+RequestKeeper::RequestKeeper(const Endpoint& endpoint, int max_steps, Keeping keeping)
+    : keeping_(keeping),
+      shape_(endpoint.shape),
+      max_tokens_(endpoint.max_tokens),
+      ring_(polled(endpoint)),
+      cache_(endpoint.shape.row_bytes()),
+      steps_(static_cast<std::size_t>(max_steps)) {
+  for (ExpectedStep& step : steps_) {
+    step.requests.reserve(static_cast<std::size_t>(endpoint.max_tokens));
+  }
+  if (keeping_ == Keeping::in_a_thread) {
+    thread_ = start_thread("the cache of rows by request", [this] { run(); });
+  }
+}
+
+// A step has few tokens of each request, which follow those of the step before.
+void RequestKeeper::add(const RequestSpan& span, std::vector<RequestSpan>& to) {
+  for (RequestSpan& other : to) {
+    const std::int64_t start = std::min(other.position, span.position);
+    const std::int64_t end = std::max(other.position + other.count, span.position + span.count);
+    if (other.request != span.request || end - start > other.count + span.count) continue;
+    other = {span.request, start, end - start};
+    return;
+  }
+  to.push_back(span);
+}
+
+RequestKeeper::~RequestKeeper() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void RequestKeeper::expect(std::uint64_t number, Step step, std::span<const RequestSpan> requests) {
+  const std::lock_guard lock(mutex_);
+  ExpectedStep& next = expected(number);
+  next.step = step;
+  next.requests.assign(requests.begin(), requests.end());
+}
+
+void RequestKeeper::drop(std::uint64_t after, Step step, std::span<const RequestSpan> requests) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (drops_.empty() || drops_.back().after != after) drops_.push_back({after, {step}, {}});
+    Drop& drop = drops_.back();
+    drop.steps.last = step;
+    ++drop.steps.total;
+    for (const RequestSpan& span : requests) add(span, drop.lost);
+    // Requests that ended while the step was open need not wait for a step in its place.
+    for (End& end : ends_) end.after = std::min(end.after, after);
+  }
+  wake_.notify_one();
+}
+
+void RequestKeeper::end(std::uint64_t request, RequestEnd how, std::uint64_t after) {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_.push_back({request, how, after});
+  }
+  wake_.notify_one();
+}
+
+void RequestKeeper::arrived(std::byte* record, std::int64_t num_tokens, const StepFault& fault) {
+  {
+    const std::lock_guard lock(mutex_);
+    ExpectedStep& step = expected(num_arrived_++);
+    step.record = record;
+    step.num_tokens = num_tokens;
+    step.fault = fault;
+  }
+  wake_.notify_one();
+}
+
+std::uint64_t RequestKeeper::num_kept() const {
+  const std::lock_guard lock(mutex_);
+  return num_kept_;
+}
+
+bool RequestKeeper::caught_up(Step step) const {
+  const std::lock_guard lock(mutex_);
+  return last_kept_ >= step && !drop_is_next() && !end_is_next();
+}
+
+std::string RequestKeeper::stalled() const {
+  const std::lock_guard lock(mutex_);
+  return stalled_;
+}
+
+bool RequestKeeper::is_broken() const {
+  const std::lock_guard lock(mutex_);
+  return broken_ != nullptr;
+}
+
+void RequestKeeper::throw_broken() const {
+  const std::lock_guard lock(mutex_);
+  if (broken_) std::rethrow_exception(broken_);
+}
+
+void RequestKeeper::run() noexcept {
+  std::unique_lock lock(mutex_);
+  try {
+    for (;;) {
+      wake_.wait(lock,
+                 [this] { return stop_ || drop_is_next() || end_is_next() || step_is_next(); });
+      if (stop_) return;
+      do_next(lock);
+    }
+  } catch (const Stopped&) {
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    broken_ = std::current_exception();
+  }
+}
+
+void RequestKeeper::work() {
+  if (keeping_ == Keeping::in_a_thread) return;
+  std::unique_lock lock(mutex_);
+  try {
+    while (do_next(lock)) {
+    }
+  } catch (const Full&) {
+    // What was begun is begun again, which changes nothing.
+  }
+}
+
+// What is worked on stays in its queue until it is done, and only the caller of this takes from
+// there, so it may be used without the lock. False if there is nothing.
+bool RequestKeeper::do_next(std::unique_lock<std::mutex>& lock) {
+  if (drop_is_next()) {
+    const Drop drop = std::move(drops_.front());
+    drops_.pop_front();
+    lock.unlock();
+    lose(drop);
+    lock.lock();
+    last_kept_ = drop.steps.last;
+    return true;
+  }
+  if (end_is_next()) {
+    const End end = ends_.front();
+    lock.unlock();
+    carry_out(end);
+    lock.lock();
+    ends_.pop_front();
+    return true;
+  }
+  if (!step_is_next()) return false;
+  const ExpectedStep& step = expected(num_kept_);
+  lock.unlock();
+  keep(step);
+  lock.lock();
+  last_kept_ = step.step;
+  ++num_kept_;
+  return true;
+}
+
+void RequestKeeper::keep(const ExpectedStep& step) {
+  const StepRecordLayout layout(shape_, step.num_tokens);
+  const StepRecordView record(shape_, step.num_tokens, {step.record, layout.bytes});
+  std::size_t token = 0;
+  for (const RequestSpan& span : step.requests) {
+    const auto count = static_cast<std::size_t>(span.count);
+    if (step.fault) {
+      cache_.lose(span.request, span.position, span.count);
+    } else {
+      cache_.put(span.request, span.position,
+                 record.rows.subspan(token * shape_.row_bytes(), count * shape_.row_bytes()),
+                 record.slots.subspan(token, count));
+    }
+    token += count;
+  }
+  MOETAP_POINT("hand-over kept");
+  acquire();
+  ring_.commit(step_descriptor(Descriptor::Kind::step_done, step.step, 0, step.fault));
+}
+
+// Never waits, and takes no longer than their number.
+void RequestKeeper::lose(const Drop& drop) {
+  const bool keeps = MOETAP_OFF("H36 rows that were kept from before a dropped step");
+  for (const RequestSpan& span : drop.lost) {
+    if (!keeps) cache_.lose(span.request, span.position, span.count);
+  }
+  ring_.drop(drop.steps);
+}
+
+void RequestKeeper::carry_out(const End& end) {
+  if (end.how == RequestEnd::preempted) {
+    if (!MOETAP_OFF("H10 rows that were kept of the first run")) cache_.clear(end.request);
+    return;
+  }
+  // Nobody would take the rows of one that never asked, and its end would stay with the reader.
+  if (end.how == RequestEnd::finished && cache_.has(end.request)) hand_over(end.request);
+  cache_.erase(end.request);
+}
+
+void RequestKeeper::hand_over(std::uint64_t request) {
+  const RequestCache::Rows kept = cache_.rows(request);
+  const std::size_t row_bytes = shape_.row_bytes();
+  const auto total = static_cast<std::int64_t>(kept.states.size());
+  for (; handed_over_ < total; handed_over_ += max_tokens_) {
+    const std::int64_t count = std::min(max_tokens_, total - handed_over_);
+    const auto first = static_cast<std::size_t>(handed_over_);
+    const auto rows = static_cast<std::size_t>(count);
+    std::byte* to = acquire().data();
+    std::memcpy(to, &kept.states[first], rows);
+    std::memcpy(to + (rows + 63) / 64 * 64, &kept.rows[first * row_bytes], rows * row_bytes);
+    ring_.commit({.kind = Descriptor::Kind::request,
+                  .num_tokens = count,
+                  .request = request,
+                  .position = kept.position + handed_over_});
+    MOETAP_POINT("hand-over of rows");
+  }
+  acquire();
+  ring_.commit({.kind = Descriptor::Kind::request_end, .num_tokens = total, .request = request});
+  handed_over_ = 0;
+}
+
+std::span<std::byte> RequestKeeper::acquire() {
+  for (;;) {
+    try {
+      const std::span<std::byte> record = ring_.acquire();
+      const std::lock_guard lock(mutex_);
+      stalled_.clear();
+      return record;
+    } catch (const TimeoutError& full) {
+      const std::lock_guard lock(mutex_);
+      if (stop_) throw Stopped{};
+      stalled_ = full.what();
+      if (keeping_ == Keeping::in_work) throw Full{};
+    }
+  }
+}
+
+}  // namespace moetap

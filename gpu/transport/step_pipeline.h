@@ -1,0 +1,131 @@
+// The device half of the `device` transport: a step's rows from the cache to host memory without
+// anyone waiting.
+#pragma once
+
+#include <moetap/device_cache.h>
+#include <moetap/endpoint.h>
+#include <moetap/wait.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "gpu/internal/wanted_tokens.h"
+#include "gpu/transport/step_failures.h"
+
+namespace moetap {
+
+//   step's stream   … capture → wait(copied) → [copy the list →] snapshot → record(taken)
+//   copy stream                                             wait(taken) → copy → record(copied) →
+//   call
+//
+// for each staging buffer in turn: the copy never sees half a snapshot, the next snapshot into the
+// buffer never overwrites what is still being copied (H15). The list is of the wanted tokens, where
+// not all are: it lies in host memory of the record's, which the host writes again only when the
+// record was given to `sink`, and so long after the device has read the list (H14).
+class StepPipeline {
+ public:
+  // A step whose record has arrived in host memory.
+  struct Arrival {
+    Step step = 0;
+    std::int64_t num_tokens = 0;  // whose rows are in the record
+    std::byte* record = nullptr;
+    const StepFault& fault;  // why it may not be published
+  };
+  // Called in the order of the steps on a thread of the device's; must not throw nor use the
+  // device.
+  using Sink = std::function<void(const Arrival&)>;
+
+  // At most `max_in_flight` steps are published and not yet given to `sink`.
+  StepPipeline(Device& device, const Endpoint& endpoint, int staging_depth, int max_in_flight,
+               Sink sink);
+  StepPipeline(const StepPipeline&) = delete;
+  StepPipeline& operator=(const StepPipeline&) = delete;
+
+  DeviceCache& cache() { return cache_; }
+  const ModelShape& shape() const { return cache_.shape(); }
+  std::int64_t max_tokens() const { return cache_.max_tokens(); }
+
+  void begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream);
+  void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream) {
+    cache_.capture(layer, topk_ids, first_row, stream);
+  }
+  // Queues the open step's way into `record`, pinned host memory of a StepRecord. Never waits.
+  void publish(const Slot* slot_mapping, std::byte* record, Stream& stream);
+
+  void skip_step(Stream& stream) { cache_.end_step(stream); }
+
+  void give_up(Stream& stream) noexcept;
+
+  StepFailures& failures() { return failures_; }
+  const StepFailures& failures() const { return failures_; }
+
+  Step open_step() const { return step_; }
+  Step published() const { return published_step_; }  // the last
+  // The last step that sink() has returned from, and how many published ones it has not.
+  Step arrived() const { return arrived_.load(std::memory_order_acquire); }
+  std::uint64_t in_flight() const {
+    return num_published_ - num_arrived_.load(std::memory_order_acquire);
+  }
+
+  // Polls ready() until it is true, or the limit ran out (false).
+  template <class Ready>
+  bool wait_until(Ready&& ready, Milliseconds limit);
+
+ private:
+  struct Staging {
+    Buffer record;
+    Buffer tokens;                  // uint32: those that are wanted
+    std::unique_ptr<Event> taken;   // the snapshot is in it
+    std::unique_ptr<Event> copied;  // and has left it
+  };
+  struct InFlight {
+    StepPipeline* pipeline = nullptr;
+    Step step = 0;
+    std::int64_t num_tokens = 0;
+    std::byte* record = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  static void arrive(void* in_flight) noexcept;
+
+  std::int64_t num_slots_;
+  Sink sink_;
+  DeviceCache cache_;
+  Step step_ = 0;  // the open one
+  WantedTokens wanted_;
+  Step published_step_ = 0;
+  std::uint64_t num_published_ = 0;
+  std::vector<Staging> staging_;
+  std::vector<InFlight> in_flight_;
+  Buffer lists_;  // pinned, uint32 [in_flight_.size()][max_tokens]: sources of Staging::tokens
+
+  std::atomic<Step> arrived_{0};
+  std::atomic<std::uint64_t> num_arrived_{0};
+  StepFailures failures_;
+
+  // Goes first, when everything has arrived: a stream's end waits for its work, and throws nothing.
+  std::unique_ptr<Stream> copies_;
+};
+
+template <class Ready>
+bool StepPipeline::wait_until(Ready&& ready, Milliseconds limit) {
+  if (ready()) return true;
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = deadline_after(limit);
+  const auto spin = Clock::now() + kSpin;
+  for (;;) {
+    // A device may run its work inside calls like this one, so asking is what brings it on.
+    copies_->idle();
+    if (ready()) return true;
+    const auto now = Clock::now();
+    if (now >= deadline) return false;
+    if (now > spin) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+}  // namespace moetap

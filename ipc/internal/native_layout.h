@@ -1,0 +1,62 @@
+// The native layout of the `shm` transport's segment: [ShmControl][SlotBuffer].
+#pragma once
+
+#include <moetap/endpoint.h>
+#include <moetap/file_lock.h>
+#include <moetap/types.h>
+#include <moetap/wait.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "ipc/segment/control.h"
+#include "ipc/table/lock_times.h"
+#include "ipc/table/slot_buffer.h"
+
+namespace moetap {
+
+inline constexpr std::uint64_t kShmMagic = 0x6d6f'6574'6170'5348;  // "moetapSH"
+inline constexpr std::uint32_t kShmVersion = 5;
+
+// Why a step has no rows. `step` is 0 while the entry is empty or being written.
+struct FailedStep {
+  std::atomic<Step> step{0};
+  char reason[504] = {};  // zero-terminated
+};
+
+struct alignas(64) ShmControl {
+  ControlHead head;
+
+  // The buffer's lock. The environment may differ between the processes, so the reader takes the
+  // path from here; so may the file system (containers), so it checks that it found the same file.
+  FileLock::File lock_file;
+  char lock_path[1024] = {};
+
+  // The latest failed steps, written under the lock before num_failed counts them: number n has its
+  // place at n % kFailures, and without a reason at n % kFailedSteps. Those of steps up to
+  // `forgotten` are in neither.
+  static constexpr std::size_t kFailures = 32;
+  static constexpr std::size_t kFailedSteps = 4096;
+  std::atomic<std::uint64_t> num_failed{0};
+  std::atomic<Step> forgotten{0};
+  FailedStep failed[kFailures];
+  std::atomic<Step> failed_steps[kFailedSteps] = {};
+
+  // The last step whose outcome is known, and what readers wait on. SlotBuffer::last_step() has it
+  // too, which is what they believe. A line of its own: a waiting reader spins on it.
+  alignas(64) std::atomic<Step> last_step{0};
+  WakeWord wake;
+
+  // The writer could not have the lock at once: readers let it go first.
+  std::atomic<std::uint32_t> writer_waits{0};
+
+  LongestTimes lock_times;
+};
+
+inline std::size_t native_bytes(const Endpoint& endpoint) {
+  return sizeof(ShmControl) + SlotBuffer::bytes(endpoint.num_slots, endpoint.shape.row_bytes());
+}
+
+}  // namespace moetap

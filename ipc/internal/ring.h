@@ -1,0 +1,103 @@
+// The ring's bytes in shared memory: [RingControl][descriptors: depth][records: depth], known to
+// its two ends only.
+//
+// Records carry a number that counts up from 0 and never wraps; record n lies in place n % depth.
+//
+//        released            committed            acquired (the producer's own)
+//   ... ----+--------------------+--------------------+----
+//           | the consumer's     | being filled       | free, while acquired - released < depth
+//
+// The order of its loads, stores and fences is checked in test/model (ring, marks).
+#pragma once
+
+#include <moetap/channel.h>
+#include <moetap/step_record.h>
+#include <moetap/wait.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "ipc/reader/lease_note.h"
+#include "ipc/ring/drop_note.h"
+#include "ipc/segment/control.h"
+
+namespace moetap {
+
+inline constexpr std::uint64_t kRingMagic = 0x676e69722d74706dull;  // "mpt-ring"
+inline constexpr std::uint32_t kRingVersion = 5;
+
+// Each counter and wake word has a cache line of its own: the consumer spins on `committed`, and
+// would take the line away from every other write of the producer's, and the other way round.
+inline constexpr std::size_t kCacheLine = 64;
+
+struct RingControl {
+  alignas(kCacheLine) ControlHead head;
+  alignas(kCacheLine) std::atomic<std::uint64_t> committed{0};  // written by the producer
+  alignas(kCacheLine) WakeWord published;                       // ... who wakes the consumer
+  alignas(kCacheLine) std::atomic<std::uint64_t> released{0};   // written by the consumer
+  alignas(kCacheLine) WakeWord freed;                           // ... who wakes the producer
+  alignas(kCacheLine) LeaseNote lent;  // ... why it may not take in records
+  alignas(kCacheLine) DropNote drops;  // written by the producer
+};
+
+// Which record a place holds, so that each says for itself whether it can be read: the counters are
+// shared, and what a neighbour wrote there must not make one record pass for another. The producer
+// marks the place before it writes there, and the consumer looks before and after it reads.
+class RecordMark {
+ public:
+  // The producer: before the first byte of record `number`, and after the last.
+  void begin(std::uint64_t number) {
+    value_.store(2 * number + 1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+  }
+  void finish(std::uint64_t number) { value_.store(2 * number + 2, std::memory_order_release); }
+
+  // The consumer: before it reads, and whether all that it has read was this record.
+  bool is_there(std::uint64_t number) const {
+    return value_.load(std::memory_order_acquire) == 2 * number + 2;
+  }
+  bool was_there(std::uint64_t number) const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return value_.load(std::memory_order_relaxed) == 2 * number + 2;
+  }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+struct alignas(kCacheLine) RingDescriptor {
+  Descriptor value;
+  RecordMark mark;
+};
+
+// Where things are in a mapping of the ring. A view: owns nothing.
+class Ring {
+ public:
+  // Of a segment of at least bytes(endpoint), which this endpoint's producer made.
+  Ring(std::span<std::byte> memory, const Endpoint& endpoint);
+
+  static std::size_t bytes(const Endpoint& endpoint);
+
+  RingControl& control() const { return *reinterpret_cast<RingControl*>(memory_); }
+  std::uint64_t depth() const { return depth_; }
+  Descriptor& descriptor(std::uint64_t number) const { return place(number).value; }
+  RecordMark& mark(std::uint64_t number) const { return place(number).mark; }
+  std::span<std::byte> record(std::uint64_t number) const {
+    return {memory_ + records_ + (number % depth_) * stride_, record_bytes_};
+  }
+
+ private:
+  RingDescriptor& place(std::uint64_t number) const {
+    return reinterpret_cast<RingDescriptor*>(memory_ + sizeof(RingControl))[number % depth_];
+  }
+
+  std::byte* memory_;
+  std::uint64_t depth_;
+  std::size_t record_bytes_;
+  std::size_t stride_;   // whole pages, so that a device's copy of one record shares none
+  std::size_t records_;  // offset of the first
+};
+
+}  // namespace moetap

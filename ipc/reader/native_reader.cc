@@ -1,0 +1,241 @@
+#include <moetap/error.h>
+#include <moetap/file_lock.h>
+#include <moetap/segment.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "ipc/internal/names.h"
+#include "ipc/internal/native_layout.h"
+#include "ipc/internal/shm_ends.h"
+#include "ipc/internal/stored_lock.h"
+#include "ipc/ring/step_outcomes.h"
+#include "ipc/system/fork_guard.h"
+#include "ipc/system/private_copy.h"
+#include "lib/internal/injection.h"
+
+namespace moetap {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How often a waiting reader looks whether the worker lives.
+constexpr std::chrono::milliseconds kLook{20};
+// Who takes a dead worker's name removes its lock file before its segment, and in between looks
+// like that segment's owner. Nobody needs longer for that.
+constexpr std::chrono::milliseconds kTakeOver{1000};
+
+struct Worker {
+  Segment segment;
+  FileLock lock;
+};
+
+const ShmControl& control_of(const Segment& segment) {
+  return *reinterpret_cast<const ShmControl*>(segment.bytes().data());
+}
+
+FileLock open_lock(const Segment& segment) {
+  char stored[sizeof(ShmControl::lock_path)];
+  private_copy<char>(control_of(segment).lock_path, stored);
+  const std::filesystem::path path = stored_lock_path(segment.name(), stored);
+  if (auto lock = open_lock_file(path, control_of(segment).lock_file)) return std::move(*lock);
+  throw MismatchError(
+      fmt::format("lock file {} is not the one that the worker, process {}, locks: let both "
+                  "processes see one directory there (XDG_RUNTIME_DIR or TMPDIR; containers: a "
+                  "shared mount), and let nobody remove the file",
+                  path.string(), segment.owner_pid()));
+}
+
+Worker find_worker(Endpoint endpoint) {
+  const auto deadline = deadline_after(endpoint.limit);
+  std::optional<Clock::time_point> refused;  // since then, by what looks like a living worker's
+  for (;;) {
+    Segment segment =
+        attach(buffer_name(endpoint), native_bytes(endpoint), endpoint, kShmMagic, kShmVersion);
+    MOETAP_POINT("attach opened");
+    try {
+      FileLock lock = open_lock(segment);
+      MOETAP_POINT("attach locked");
+      return {std::move(segment), std::move(lock)};
+    } catch (const std::exception&) {
+      // A worker's lock file goes when it does; the next worker has one of its own.
+      const auto now = Clock::now();
+      if (!segment.owner_alive()) {
+        refused.reset();
+      } else if (!refused) {
+        refused = now;
+      } else if (now >= std::min(deadline, *refused + kTakeOver)) {
+        throw;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    endpoint.limit =
+        std::max(Milliseconds(0), std::chrono::ceil<Milliseconds>(deadline - Clock::now()));
+  }
+}
+
+class NativeReader : public SlotReadTransport {
+ public:
+  explicit NativeReader(const Endpoint& endpoint) : NativeReader(endpoint, find_worker(endpoint)) {}
+
+  const ModelShape& shape() const override { return shape_; }
+  std::int64_t num_slots() const override { return buffer_.limits().num_slots; }
+  bool worker_alive() override { return segment_.owner_alive(); }
+
+  // The control block only says when to look; what has come is for the buffer to say.
+  Step last_step() override {
+    const Step announced = control_->last_step.load(std::memory_order_acquire);
+    const Step written = buffer_.last_step();
+    if (announced > written || announced < last_step_) {
+      throw MismatchError(fmt::format(
+          "{} announces step {}, but its rows are of steps up to {}, and {} had come: its memory "
+          "was overwritten, restart both ends",
+          segment_.name(), announced, written, last_step_));
+    }
+    return last_step_ = announced;
+  }
+
+  void wait_for(Step step, Milliseconds limit) override {
+    const auto ready = [&] { return last_step() >= step; };
+    const auto deadline = deadline_after(limit);
+    while (!wait_until(control_->wake, std::min(deadline, Clock::now() + kLook), ready)) {
+      const bool alive = segment_.owner_alive();
+      if (ready()) break;  // its last words
+      if (!alive || Clock::now() >= deadline) throw_timeout(step, limit, alive);
+    }
+    throw_if_failed(step);
+  }
+
+  void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
+            std::span<std::byte> rows, std::span<RowState> states) override {
+    const std::size_t row_bytes = buffer_.limits().row_bytes;
+    check_read(buffer_.limits(), slots, windows.size(), rows.size(), states.size());
+    check_arrived(windows, last_step());
+    const std::size_t most = rows_per_hold(row_bytes);
+    for (std::size_t first = 0; first < slots.size(); first += most) {
+      const std::size_t n = std::min(most, slots.size() - first);
+      let_writer_go_first();
+      const TimedHold held(control_->lock_times.readers,
+                           [this] { return lock_shared_within(lock_, limit_); });
+      MOETAP_POINT("read locked");
+      buffer_.copy_out(slots.subspan(first, n),
+                       windows.size() == 1 ? windows : windows.subspan(first, n),
+                       rows.subspan(first * row_bytes, n * row_bytes), states.subspan(first, n));
+    }
+  }
+
+  void stamps(std::span<const Slot> slots, std::span<Step> written) override {
+    check_read(buffer_.limits(), slots, 1, slots.size() * buffer_.limits().row_bytes,
+               written.size());
+    constexpr std::size_t kMost = kBytesPerHold / 64;  // a cache line each
+    for (std::size_t first = 0; first < slots.size(); first += kMost) {
+      const std::size_t n = std::min(kMost, slots.size() - first);
+      let_writer_go_first();
+      const auto held = lock_shared_within(lock_, limit_);
+      buffer_.stamps(slots.subspan(first, n), written.subspan(first, n));
+    }
+  }
+
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+    const std::size_t row_bytes = buffer_.limits().row_bytes;
+    maker_.require("the reader of ", segment_.name(), ", which puts rows,");
+    check_put(buffer_.limits(), step, slots, rows.size());
+    const std::size_t most = rows_per_hold(row_bytes);
+    for (std::size_t first = 0; first < slots.size(); first += most) {
+      const std::size_t n = std::min(most, slots.size() - first);
+      let_writer_go_first();
+      const TimedHold held(control_->lock_times.readers,
+                           [this] { return lock_within(lock_, limit_); });
+      MOETAP_POINT("put locked");
+      buffer_.put_in(step, slots.subspan(first, n), rows.subspan(first * row_bytes, n * row_bytes));
+    }
+  }
+
+ private:
+  NativeReader(const Endpoint& endpoint, Worker worker)
+      : shape_(endpoint.shape),
+        limit_(endpoint.limit),
+        segment_(std::move(worker.segment)),
+        worker_(segment_.owner_pid()),
+        control_(reinterpret_cast<ShmControl*>(segment_.bytes().data())),
+        lock_(std::move(worker.lock)),
+        buffer_(segment_.bytes().subspan(sizeof(ShmControl)), endpoint.num_slots,
+                shape_.row_bytes(), 0) {}
+
+  // flock is not fair: a reader that takes the lock again at once would keep out a writer that
+  // polls for it.
+  void let_writer_go_first() {
+    if (control_->writer_waits.load(std::memory_order_relaxed) == 0) return;
+    if (writer_gone_) return;
+    const auto stop = Clock::now() + kWriterFirst;
+    while (control_->writer_waits.load(std::memory_order_relaxed) != 0) {
+      if (Clock::now() >= stop) {
+        writer_gone_ = !segment_.owner_alive();  // it died while it waited
+        return;
+      }
+      std::this_thread::yield();
+    }
+  }
+
+  [[noreturn]] void throw_timeout(Step step, Milliseconds limit, bool alive) {
+    if (!alive) {
+      throw TimeoutError(fmt::format(
+          "step {} will not come: the worker of {}, process {}, has died; its last step was {}",
+          step, segment_.name(), worker_, last_step()));
+    }
+    throw TimeoutError(fmt::format(
+        "step {} of {} did not come within {} ms; the worker, process {}, lives and its last step "
+        "was {}: see what it waits for, or raise the limit",
+        step, segment_.name(), limit.count(), worker_, last_step()));
+  }
+
+  void throw_if_failed(Step step) {
+    const auto failed_now = [&](const FailedStep& entry) {
+      return entry.step.load(std::memory_order_acquire) == step;
+    };
+    const auto* entry = std::ranges::find_if(control_->failed, failed_now);
+    if (entry == std::end(control_->failed)) return throw_if_failed_long_ago(step);
+    const auto held = lock_shared_within(lock_, limit_);
+    if (!failed_now(*entry)) return throw_if_failed_long_ago(step);  // a later one took its place
+    throw StepFailed(step, {entry->reason, strnlen(entry->reason, sizeof entry->reason)});
+  }
+
+  // From the last one back to that step.
+  void throw_if_failed_long_ago(Step step) const {
+    constexpr std::uint64_t kMost = ShmControl::kFailedSteps;
+    const std::uint64_t count = control_->num_failed.load(std::memory_order_acquire);
+    for (std::uint64_t i = 1; i <= std::min(count, kMost); ++i) {
+      const Step failed = control_->failed_steps[(count - i) % kMost].load();
+      if (failed == step) throw StepFailed(step, std::string(kReasonForgotten));
+      if (failed < step) return;
+    }
+    if (step <= control_->forgotten.load()) throw StepFailed(step, std::string(kOutcomeForgotten));
+  }
+
+  ModelShape shape_;
+  Milliseconds limit_;
+  Segment segment_;
+  Maker maker_;
+  pid_t worker_;
+  ShmControl* control_;
+  FileLock lock_;
+  SlotBuffer buffer_;
+  Step last_step_ = 0;  // that this reader has seen
+  bool writer_gone_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<SlotReadTransport> make_native_reader(const Endpoint& endpoint) {
+  return std::make_unique<NativeReader>(endpoint);
+}
+
+}  // namespace moetap

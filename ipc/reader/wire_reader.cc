@@ -1,0 +1,185 @@
+#include <moetap/error.h>
+#include <moetap/file_lock.h>
+#include <moetap/picks.h>
+#include <moetap/segment.h>
+#include <moetap/wait.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "ipc/internal/names.h"
+#include "ipc/internal/shm_ends.h"
+#include "ipc/internal/slot_lists.h"
+#include "ipc/internal/wire_layout.h"
+#include "ipc/system/fork_guard.h"
+#include "ipc/system/private_copy.h"
+#include "lib/internal/injection.h"
+
+namespace moetap {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::optional<Segment> open_if_there(const std::string& name) {
+  try {
+    return Segment::open(name);
+  } catch (const SystemError& error) {
+    if (error.code().value() == ENOENT) return std::nullopt;
+    throw;
+  }
+}
+
+// The layout has no header: its size is all there is to tell it by. One of another size may be a
+// dead worker's, which the next worker replaces, so only a living owner's is an error at once.
+Segment attach_wire(const Endpoint& endpoint) {
+  const std::string name = buffer_name(endpoint);
+  const std::size_t bytes = wire_bytes(endpoint);
+  const auto deadline = deadline_after(endpoint.limit);
+  for (;;) {
+    auto segment = open_if_there(name);
+    if (segment && segment->bytes().size() == bytes) {
+      MOETAP_POINT("attach opened");
+      return std::move(*segment);
+    }
+    const bool late = Clock::now() >= deadline;
+    if (segment && (late || segment->owner_alive())) {
+      throw MismatchError(
+          fmt::format("{} has {} bytes, but {} slots of all {} hidden layers x top-{} as int32 "
+                      "take {}: give both "
+                      "ends the same model and number of slots (ModelShape::num_hidden_layers)",
+                      name, segment->bytes().size(), endpoint.num_slots,
+                      endpoint.shape.num_hidden_layers(), endpoint.shape.top_k(), bytes));
+    }
+    if (late) {
+      throw TimeoutError(
+          fmt::format("waited {} ms for the worker's shared memory {}, but there is none: start "
+                      "the worker first, or raise the endpoint's limit",
+                      endpoint.limit.count(), name));
+    }
+    std::this_thread::sleep_until(std::min(deadline, Clock::now() + std::chrono::milliseconds(2)));
+  }
+}
+
+class WireReader : public SlotReadTransport {
+ public:
+  explicit WireReader(const Endpoint& endpoint)
+      : shape_(endpoint.shape),
+        rows_(endpoint.shape),
+        num_slots_(endpoint.num_slots),
+        limit_(endpoint.limit),
+        segment_(attach_wire(endpoint)),
+        lock_(lock_path(endpoint)),
+        ids_(reinterpret_cast<WireId*>(segment_.bytes().data())),
+        row_(rows_.row_ids()) {
+    MOETAP_POINT("attach locked");
+  }
+
+  const ModelShape& shape() const override { return shape_; }
+  std::int64_t num_slots() const override { return num_slots_; }
+  Step last_step() override { return 0; }
+
+  void wait_for(Step step, Milliseconds) override {
+    throw StateError(fmt::format(
+        "step {} cannot be waited for: the wire-compatible layout has no step numbers; order the "
+        "read after the step by other means, or use the native layout",
+        step));
+  }
+
+  void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
+            std::span<std::byte> rows, std::span<RowState> states) override {
+    const std::size_t row_bytes = shape_.row_bytes();
+    check_read({num_slots_, row_bytes}, slots, windows.size(), rows.size(), states.size());
+    const std::size_t most = rows_per_hold(wire_row_bytes(shape_));
+    for (std::size_t first = 0; first < slots.size(); first += most) {
+      const auto held = lock_within(lock_, limit_);
+      MOETAP_POINT("read locked");
+      for (std::size_t i = first; i < std::min(first + most, slots.size()); ++i) {
+        states[i] = read_row(slots[i], rows.data() + i * row_bytes);
+      }
+    }
+  }
+
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+    const std::size_t row_bytes = shape_.row_bytes();
+    maker_.require("the reader of ", segment_.name(), ", which puts rows,");
+    check_put({num_slots_, row_bytes}, step, slots, rows.size());
+    const std::size_t most = rows_per_hold(wire_row_bytes(shape_));
+    for (std::size_t first = 0; first < slots.size(); first += most) {
+      const auto held = lock_within(lock_, limit_);
+      MOETAP_POINT("put locked");
+      for (std::size_t i = first; i < std::min(first + most, slots.size()); ++i) {
+        write_row(slots[i], rows.subspan(i * row_bytes, row_bytes));
+        MOETAP_POINT("put copied");
+      }
+    }
+  }
+
+ private:
+  WireId* at(Slot slot) { return ids_ + static_cast<std::size_t>(slot) * rows_.row_ids(); }
+
+  void write_row(Slot stored, std::span<const std::byte> narrow) {
+    if (stored < 0) {
+      rows_.erase(at(decode_slot(stored)));
+    } else {
+      rows_.put(narrow, at(stored));
+    }
+  }
+
+  // The process at the other end need not honour the lock.
+  RowState read_row(Slot slot, std::byte* to) {
+    private_copy<WireId>({at(slot), rows_.row_ids()}, row_);
+    if (rows_.is_missing(row_)) {
+      std::memset(to, 0xFF, shape_.row_bytes());
+      return RowState::missing;
+    }
+    if (!rows_.get(row_, to) || rows_.repeats(row_)) throw_bad_id(slot);
+    return RowState::unverified;
+  }
+
+  [[noreturn]] void throw_bad_id(Slot slot) const {
+    const auto top_k = static_cast<std::size_t>(shape_.top_k());
+    const auto is_bad = [this](WireId id) { return id < 0 || id >= shape_.num_experts(); };
+    for (const int layer : shape_.moe_layers()) {
+      const auto ids = std::span(row_).subspan(static_cast<std::size_t>(layer) * top_k, top_k);
+      if (const auto bad = std::ranges::find_if(ids, is_bad); bad != ids.end()) {
+        throw RangeError(fmt::format(
+            "{}, slot {}, layer {}: expert id {} is outside [0, {}); does the process at the other "
+            "end run the same model, and capture logical ids?",
+            segment_.name(), slot, layer, *bad, shape_.num_experts()));
+      }
+      const int again = repeated_pick(ids.data(), shape_.top_k(),
+                                      static_cast<std::uint32_t>(shape_.num_experts()));
+      if (again < 0 || shape_.repeats_experts()) continue;
+      throw ArgumentError(fmt::format(
+          "{}, slot {}, layer {}: expert {} is picked twice, as no top-k router does; if the "
+          "model repeats experts on purpose, declare it with ModelShape::with_repeated_experts()",
+          segment_.name(), slot, layer, ids[static_cast<std::size_t>(again)]));
+    }
+    throw MismatchError(fmt::format("{}, slot {}: ids of no expert", segment_.name(), slot));
+  }
+
+  ModelShape shape_;
+  WireRows rows_;
+  std::int64_t num_slots_;
+  Milliseconds limit_;
+  Segment segment_;
+  Maker maker_;
+  FileLock lock_;
+  WireId* ids_;
+  std::vector<WireId> row_;
+};
+
+}  // namespace
+
+std::unique_ptr<SlotReadTransport> make_wire_reader(const Endpoint& endpoint) {
+  return std::make_unique<WireReader>(endpoint);
+}
+
+}  // namespace moetap

@@ -1,0 +1,183 @@
+#include <moetap/channel.h>
+#include <moetap/error.h>
+#include <moetap/segment.h>
+#include <moetap/wait.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <optional>
+
+#include "ipc/internal/names.h"
+#include "ipc/internal/ring.h"
+#include "ipc/system/fork_guard.h"
+#include "ipc/system/private_copy.h"
+#include "lib/internal/injection.h"
+
+namespace moetap {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How soon a wait notices that the producer died.
+constexpr std::chrono::milliseconds kLivenessPoll{20};
+
+// What no worker of ours says of steps that it dropped, or null.
+const char* fault_of(const DropRun& run) {
+  if (run.first == 0 && run.last == 0) return nullptr;
+  if (run.first == 0 || run.first > run.last) return "its first step is not before its last";
+  if (run.total == 0) return "there were none";
+  return nullptr;
+}
+
+// MismatchError for a descriptor that no producer of ours writes.
+void check(const Descriptor& descriptor, const Endpoint& endpoint, const std::string& name) {
+  using Kind = Descriptor::Kind;
+  const auto require = [&](bool good, const char* field, auto value) {
+    if (good) return;
+    throw MismatchError(fmt::format(
+        "{} holds a descriptor whose {} is {} (max_tokens is {}): its memory was overwritten, "
+        "restart both ends",
+        name, field, value, endpoint.max_tokens));
+  };
+  const Kind kind = descriptor.kind;
+  require(kind <= Kind::step_done, "kind", static_cast<std::uint32_t>(kind));
+  const bool of_step = kind == Kind::step || kind == Kind::failed_step || kind == Kind::step_done;
+  require(!of_step || descriptor.step > 0, "step", descriptor.step);
+  require(descriptor.num_tokens >= 0, "num_tokens", descriptor.num_tokens);
+  require(kind == Kind::request_end || descriptor.num_tokens <= endpoint.max_tokens, "num_tokens",
+          descriptor.num_tokens);
+  require(
+      descriptor.position >= 0 &&
+          descriptor.position <= std::numeric_limits<std::int64_t>::max() - descriptor.num_tokens,
+      "position", descriptor.position);
+  const char* bad_run = fault_of(descriptor.dropped);
+  require(bad_run == nullptr, "run of dropped steps", bad_run == nullptr ? "" : bad_run);
+  require(descriptor.text[sizeof descriptor.text - 1] == '\0', "text", "not terminated");
+}
+
+}  // namespace
+
+struct ChannelConsumer::State {
+  explicit State(const Endpoint& from)
+      : endpoint((from.validate_ring(), from)),
+        segment(attach(ring_name(from), Ring::bytes(from), from, kRingMagic, kRingVersion)),
+        ring(segment.bytes(), from) {
+    MOETAP_POINT("attach opened");
+    segment.claim_peer();  // before the counter is read: whoever had it has now stopped
+    MOETAP_POINT("attach claimed");
+    released = ring.control().released.load(std::memory_order_acquire);
+    took_over = released != 0;
+    ring.control().lent.write(0, {}, {});  // and what it had lent is not lent any more
+    wake(ring.control().freed);  // nor has a worker been told that sleeps, if it died then
+  }
+
+  [[noreturn]] void throw_overwritten(const char* what) const {
+    throw MismatchError(
+        fmt::format("{}: record {} {}: its memory was overwritten, restart both ends",
+                    segment.name(), released, what));
+  }
+
+  void require_maker() const { maker.require("the ChannelConsumer of ", segment.name()); }
+
+  // Records that wait here.
+  std::uint64_t waiting() const {
+    return ring.control().committed.load(std::memory_order_acquire) - released;
+  }
+
+  const Endpoint endpoint;
+  Segment segment;
+  Ring ring;
+  Maker maker;
+  std::uint64_t released = 0;  // own copy, which nobody else can write
+  bool took_over = false;
+  Descriptor descriptor;
+  std::optional<Item> item;
+};
+
+ChannelConsumer::ChannelConsumer(const Endpoint& endpoint)
+    : state_(std::make_unique<State>(endpoint)) {}
+ChannelConsumer::~ChannelConsumer() = default;
+
+const ChannelConsumer::Item* ChannelConsumer::peek() {
+  State& s = *state_;
+  s.require_maker();
+  if (s.item) return &*s.item;
+  const std::uint64_t waiting = s.waiting();
+  if (waiting == 0) return nullptr;
+  if (waiting > s.ring.depth()) {
+    throw MismatchError(fmt::format(
+        "{} claims that {} records wait in it, it has {}: its memory was overwritten, restart both "
+        "ends",
+        s.segment.name(), waiting, s.ring.depth()));
+  }
+  if (!s.ring.mark(s.released).is_there(s.released)) {
+    s.throw_overwritten("is not there, although the worker's counter says so");
+  }
+  s.descriptor = private_copy(s.ring.descriptor(s.released));
+  MOETAP_POINT("read peeked");
+  check(s.descriptor, s.endpoint, s.segment.name());
+  return &s.item.emplace(Item{s.descriptor, s.ring.record(s.released)});
+}
+
+void ChannelConsumer::require_unchanged() const {
+  const State& s = *state_;
+  if (!s.ring.mark(s.released).was_there(s.released)) {
+    s.throw_overwritten("was used again by the worker while it was read");
+  }
+}
+
+void ChannelConsumer::release() {
+  State& s = *state_;
+  s.require_maker();
+  if (!s.item) throw StateError("release() of a record that peek() did not return: call it first");
+  s.item.reset();
+  MOETAP_POINT("read taken in");
+  s.ring.control().released.store(++s.released, std::memory_order_release);
+  MOETAP_POINT("read released");
+  wake(s.ring.control().freed);
+}
+
+DropRun ChannelConsumer::dropped() const {
+  const State& s = *state_;
+  const std::optional<DropNote::Drops> noted = s.ring.control().drops.read();
+  // Of another record than the next: that one tells.
+  if (!noted || noted->after != s.released || s.waiting() != 0) return {};
+  if (const char* bad = fault_of(noted->run); bad != nullptr) {
+    throw MismatchError(
+        fmt::format("{} says that steps {} to {} were dropped, {} in all, but {}: its memory was "
+                    "overwritten, restart both ends",
+                    s.segment.name(), noted->run.first, noted->run.last, noted->run.total, bad));
+  }
+  return noted->run;
+}
+
+bool ChannelConsumer::wait(Milliseconds limit, const DropRun& known) {
+  State& s = *state_;
+  const auto deadline = deadline_after(limit);
+  const auto ready = [&] {
+    if (s.waiting() != 0) return true;
+    const DropRun run = dropped();
+    return run.last != 0 && run != known;
+  };
+  for (;;) {
+    const auto poll = std::min(deadline, Clock::now() + kLivenessPoll);
+    if (wait_until(s.ring.control().published, poll, ready)) return true;
+    // A producer may have published its last record just before it died.
+    if (!producer_alive() || Clock::now() >= deadline) return ready();
+  }
+}
+
+bool ChannelConsumer::took_over() const { return state_->took_over; }
+
+bool ChannelConsumer::producer_alive() const { return state_->segment.owner_alive(); }
+
+void ChannelConsumer::show_leases(std::size_t leases, std::string_view holder,
+                                  Clock::time_point since) noexcept {
+  // A child that ends may end copies of its parent's leases.
+  if (state_->maker.is_this_process()) state_->ring.control().lent.write(leases, holder, since);
+}
+
+}  // namespace moetap

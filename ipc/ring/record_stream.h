@@ -1,0 +1,104 @@
+// The scheduler's end of a ring, as both of its readers use it: records one after the other, with
+// the outcome of every step that went by.
+#pragma once
+
+#include <moetap/channel.h>
+#include <moetap/endpoint.h>
+#include <moetap/lease.h>
+#include <moetap/wait.h>
+
+#include <chrono>
+#include <string>
+
+#include "ipc/ring/step_outcomes.h"
+
+namespace moetap {
+
+class RecordStream {
+ public:
+  using Item = ChannelConsumer::Item;
+
+  explicit RecordStream(const Endpoint& endpoint);
+
+  const Endpoint& endpoint() const { return endpoint_; }
+  const std::string& name() const { return name_; }
+  StepOutcomes& outcomes() { return outcomes_; }
+  // From a reader that is gone: what that one took in is not here.
+  bool took_over() const { return channel_.took_over(); }
+
+  bool producer_alive() const { return channel_.producer_alive(); }
+
+  // Passes the oldest record to take_in(item) and frees it; false if there is none. The record
+  // stays if take_in throws. Steps that were dropped have their outcome either way.
+  template <class TakeIn>
+  bool next(TakeIn&& take_in) {
+    const Item* item = look();
+    if (item == nullptr) return false;
+    take_in(*item);
+    channel_.release();
+    return true;
+  }
+
+  // See ChannelConsumer: for take_in(), before it believes anything of its item.
+  void require_unchanged() const { channel_.require_unchanged(); }
+
+  // Takes records in until done(). TimeoutError that says what was waited for, and whether the
+  // worker died: then it comes at once.
+  template <class Done, class TakeIn>
+  void until(Done&& done, Milliseconds limit, const std::string& what, TakeIn&& take_in);
+
+  template <class TakeIn>
+  void until_step(Step step, Milliseconds limit, TakeIn&& take_in) {
+    if (outcomes_.last() < step) {
+      until([&] { return outcomes_.last() >= step; }, limit, "step " + std::to_string(step),
+            take_in);
+    }
+    outcomes_.require_success(step);
+  }
+
+  // See ChannelConsumer::show_leases.
+  void show_leases(std::size_t leases, const LeaseBook::Entry* oldest) noexcept {
+    if (oldest == nullptr) return channel_.show_leases(0, {}, {});
+    channel_.show_leases(leases, oldest->holder, oldest->since);
+  }
+
+  // MismatchError for a record that only the other kind of reader understands.
+  [[noreturn]] void throw_unexpected(const Item& item, const char* remedy) const;
+
+ private:
+  // The oldest record, or null. What was dropped before it has its outcome then.
+  const Item* look() {
+    const Item* item = channel_.peek();
+    outcomes_.dropped(item == nullptr ? channel_.dropped() : item->descriptor.dropped, name_);
+    return item;
+  }
+  [[noreturn]] void throw_timeout(const std::string& what, Milliseconds limit) const;
+
+  const Endpoint endpoint_;
+  const std::string name_;
+  ChannelConsumer channel_;
+  StepOutcomes outcomes_;
+};
+
+template <class Done, class TakeIn>
+void RecordStream::until(Done&& done, Milliseconds limit, const std::string& what,
+                         TakeIn&& take_in) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = deadline_after(limit);
+  // What had arrived by the deadline is taken in: at most a full ring.
+  for (int late = 0;;) {
+    const Item* item = look();
+    if (done()) return;
+    if (item == nullptr) {
+      const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now());
+      if (!channel_.wait(left, outcomes_.last_run())) throw_timeout(what, limit);
+      continue;
+    }
+    take_in(*item);
+    channel_.release();
+    if (done()) return;
+    if (Clock::now() >= deadline && ++late > endpoint_.ring_depth) throw_timeout(what, limit);
+  }
+}
+
+}  // namespace moetap

@@ -1,0 +1,82 @@
+#include "ipc/ring/step_outcomes.h"
+
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace moetap {
+
+void StepOutcomes::require_next(Step step, const std::string& channel) const {
+  if (step > last_) return;
+  throw MismatchError(
+      fmt::format("{} holds step {} after step {}, but steps only go up: its memory was "
+                  "overwritten, restart both ends",
+                  channel, step, last_));
+}
+
+void StepOutcomes::failed(Step step, std::string reason) {
+  failures_[next_] = {step, std::move(reason)};
+  next_ = (next_ + 1) % kFailures;
+  failed_steps_.push_back(step);
+  if (failed_steps_.size() > kFailedSteps) {
+    forgotten_failure_ = failed_steps_.front();
+    failed_steps_.pop_front();
+  }
+  last_ = step;
+}
+
+void StepOutcomes::dropped(const DropRun& run, const std::string& channel) {
+  if (run.last == 0) return;
+  const bool goes_on = !runs_.empty() && run.first == runs_.back().first;
+  if (goes_on ? run.last < last_ : run.first <= last_) {
+    throw MismatchError(fmt::format(
+        "{} says that steps {} to {} were dropped, after step {}, but steps only go up: "
+        "its memory was overwritten, restart both ends",
+        channel, run.first, run.last, last_));
+  }
+  if (goes_on) {
+    runs_.back() = run;
+  } else {
+    runs_.push_back(run);
+  }
+  if (runs_.size() > kRuns) {
+    forgotten_ = runs_.front().last;
+    runs_.pop_front();
+  }
+  last_ = run.last;
+}
+
+const DropRun* StepOutcomes::run_before(Step step) const {
+  const auto after = std::ranges::upper_bound(runs_, step, {}, &DropRun::first);
+  return after == runs_.begin() ? nullptr : &*std::prev(after);
+}
+
+Step StepOutcomes::last_dropped_in(const StepWindow& window) const {
+  const DropRun* run = run_before(window.last);
+  const Step dropped = std::min(window.last, run == nullptr ? forgotten_ : run->last);
+  return dropped >= window.first ? dropped : 0;
+}
+
+void StepOutcomes::require_success(Step step) const {
+  if (step == 0) return;
+  for (const Failure& failure : failures_) {
+    if (failure.step == step) throw StepFailed(step, failure.reason);
+  }
+  if (std::ranges::binary_search(failed_steps_, step)) {
+    throw StepFailed(step, std::string(kReasonForgotten));
+  }
+  if (step <= forgotten_failure_) throw StepFailed(step, std::string(kOutcomeForgotten));
+  const DropRun* run = run_before(step);
+  if (run == nullptr || step > run->last) return;
+  throw StepFailed(
+      step, fmt::format("the worker dropped it (steps {} to {}): it gave it up, as "
+                        "when its forward pass threw, or its ring was full and it is not to wait "
+                        "(OnFull::drop: call poll() more often, or raise ring_depth)",
+                        run->first, run->last));
+}
+
+}  // namespace moetap

@@ -1,0 +1,280 @@
+#include "ipc/table/slot_buffer.h"
+
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include "ipc/internal/system_limits.h"
+#include "lib/internal/injection.h"
+
+namespace moetap {
+namespace {
+
+// Slots ahead of the copy whose memory is fetched: a few hundred nanoseconds' worth of copying.
+constexpr std::size_t kAhead = 8;
+constexpr std::size_t kMostAhead = 4096;  // bytes, of a run
+
+std::size_t stamp_bytes(std::int64_t num_slots) {
+  return ((static_cast<std::size_t>(num_slots) + 1) * sizeof(Step) + 63) / 64 * 64;
+}
+
+// Rows whose stamps are looked at, copied and looked at again at once: a buffer of a few KiB.
+constexpr std::size_t kLooked = 512;
+
+// Between a row and its stamp, for who dies in the middle and for who reads without the lock.
+void order_stores() { std::atomic_thread_fence(std::memory_order_release); }
+void order_loads() { std::atomic_thread_fence(std::memory_order_acquire); }
+
+// Fetches a row into the cache, to be written (kWrite) or read.
+template <int kWrite>
+void prefetch_row(const std::byte* row, std::size_t bytes) {
+  for (std::size_t offset = 0; offset < bytes; offset += 64) {
+    __builtin_prefetch(row + offset, kWrite, 2);
+  }
+}
+
+RowState state_of(Step stamp, StepWindow window) {
+  if (MOETAP_OFF("H9 rows from before the window")) window.first = 1;
+  if (MOETAP_OFF("H11 rows from behind the window")) window.last = StepWindow{}.last;
+  return row_state(stamp == kWriting ? 0 : stamp, window);
+}
+
+void copy_present(std::span<const RowState> states, std::size_t row_bytes, const std::byte* from,
+                  std::byte* to) {
+  for (const RowState state : states) {
+    if (state == RowState::present) {
+      std::memcpy(to, from, row_bytes);
+    } else {
+      std::memset(to, 0xFF, row_bytes);
+    }
+    from += row_bytes;
+    to += row_bytes;
+  }
+}
+
+[[noreturn]] void throw_changed(Slot slot) {
+  throw MismatchError(fmt::format(
+      "the row of slot {} was written while it was read, by one who does not have this reader's "
+      "lock: the memory that says where the lock file is was overwritten, or the stamps were; "
+      "restart both ends",
+      slot));
+}
+
+}  // namespace
+
+std::size_t SlotBuffer::bytes(std::int64_t num_slots, std::size_t row_bytes) {
+  return stamp_bytes(num_slots) + static_cast<std::size_t>(num_slots) * row_bytes;
+}
+
+SlotBuffer::SlotBuffer(std::span<std::byte> memory, std::int64_t num_slots, std::size_t row_bytes,
+                       std::int64_t max_rows)
+    : limits_{num_slots, row_bytes},
+      stamps_(reinterpret_cast<Step*>(memory.data())),
+      rows_(memory.data() + stamp_bytes(num_slots)),
+      saved_(allocated("the writer's slot buffer, for max_tokens stamps,",
+                       static_cast<std::size_t>(max_rows) * sizeof(Step),
+                       [&] { return std::vector<Step>(static_cast<std::size_t>(max_rows)); })) {
+  if (memory.size() < bytes(num_slots, row_bytes) ||
+      reinterpret_cast<std::uintptr_t>(memory.data()) % 64 != 0) {
+    throw ArgumentError(fmt::format("a slot buffer needs {} bytes, 64-byte aligned, not {}",
+                                    bytes(num_slots, row_bytes), memory.size()));
+  }
+}
+
+void SlotBuffer::scatter(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+  copy_in(step, slots, rows);
+  stamp(step, slots);
+}
+
+void SlotBuffer::copy_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+  if (step == 0 || step == kWriting) {
+    throw ArgumentError(fmt::format("{} is no step number: use 1 to {}", step, kLastStep));
+  }
+  check_write(limits_, static_cast<std::int64_t>(saved_.size()), slots, rows.size());
+  mark(slots);
+  MOETAP_POINT("scatter marked");
+  order_stores();
+  copy_rows(slots, rows.data());
+  MOETAP_POINT("scatter copied");
+}
+
+void SlotBuffer::stamp(Step step, std::span<const Slot> slots) {
+  order_stores();
+  for (const Slot slot : slots) {
+    set_stamp(decode_slot(slot), slot < 0 ? 0 : step);
+    MOETAP_POINT("scatter stamping");
+  }
+  MOETAP_POINT("scatter stamped");
+}
+
+void SlotBuffer::put_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+  const std::byte* from = rows.data();
+  for (const Slot stored : slots) {
+    const Slot slot = decode_slot(stored);
+    const Step current = stamp_of(slot);
+    if (current <= step || current == kWriting) {
+      set_stamp(slot, 0);
+      MOETAP_POINT("put marked");
+      order_stores();
+      if (stored >= 0) std::memcpy(row(slot), from, limits_.row_bytes);
+      MOETAP_POINT("put copied");
+      order_stores();
+      if (stored >= 0) set_stamp(slot, step);
+      MOETAP_POINT("put stamped");
+    }
+    from += limits_.row_bytes;
+  }
+}
+
+// Takes the stamps away; one that was taken already belongs to a slot that comes twice, or is none
+// of ours.
+void SlotBuffer::mark(std::span<const Slot> slots) {
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Slot slot = decode_slot(slots[i]);
+    saved_[i] = stamp_of(slot);
+    if (saved_[i] == kWriting) {
+      for (std::size_t j = 0; j < i; ++j) set_stamp(decode_slot(slots[j]), saved_[j]);
+      throw_marked(slots, i);
+    }
+    set_stamp(slot, kWriting);
+    MOETAP_POINT("scatter marking");
+  }
+}
+
+void SlotBuffer::copy_rows(std::span<const Slot> slots, const std::byte* rows) {
+  const std::size_t row_bytes = limits_.row_bytes;
+  for (std::size_t i = 0; i < slots.size();) {
+    if (slots[i] < 0) {  // missing anyway
+      ++i;
+      continue;
+    }
+    const std::size_t run = run_length(slots.subspan(i));
+    if (i + run + kAhead <= slots.size()) {
+      prefetch_row<1>(row(decode_slot(slots[i + run + kAhead - 1])), row_bytes);
+    }
+    std::memcpy(row(slots[i]), rows + i * row_bytes, run * row_bytes);
+    MOETAP_POINT("scatter copying");
+    i += run;
+  }
+}
+
+void SlotBuffer::invalidate(std::span<const Slot> slots) {
+  for (const Slot stored : slots) {
+    if (const Slot slot = decode_slot(stored); slot < limits_.num_slots) set_stamp(slot, 0);
+    MOETAP_POINT("fail invalidating");
+  }
+}
+
+void SlotBuffer::set_last_step(Step step) {
+  std::atomic_ref(stamps_[limits_.num_slots]).store(step, std::memory_order_release);
+}
+
+Step SlotBuffer::last_step() const {
+  return std::atomic_ref(stamps_[limits_.num_slots]).load(std::memory_order_acquire);
+}
+
+// The stamps and states of all rows first, so that the cache misses of the stamps overlap. Returns
+// whether every row is present.
+template <class Look>
+bool SlotBuffer::look_up(std::span<const StepWindow> windows, std::span<RowState> states,
+                         Look&& look) const {
+  // Nearly always all are, which takes no branch to find.
+  const std::size_t stride = windows.size() == 1 ? 0 : 1;
+  bool all_present = true;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const Step stamp = look(i);
+    const StepWindow& window = windows[i * stride];
+    all_present &=
+        (stamp != 0) & (stamp != kWriting) & (stamp >= window.first) & (stamp <= window.last);
+  }
+  if (all_present) {
+    std::ranges::fill(states, RowState::present);
+  } else {
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      states[i] = state_of(look(i), windows[i * stride]);
+    }
+  }
+  return all_present;
+}
+
+void SlotBuffer::gather(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                        std::span<std::byte> rows, std::span<RowState> states) const {
+  check_read(limits_, slots, windows.size(), rows.size(), states.size());
+  const auto look = [&](std::size_t i) { return stamp_of(slots[i]); };
+  copy_looked_up(slots, look_up(windows, states, look), states, rows.data());
+}
+
+void SlotBuffer::copy_out(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                          std::span<std::byte> rows, std::span<RowState> states) const {
+  std::array<Step, kLooked> seen;
+  for (std::size_t first = 0; first < slots.size(); first += kLooked) {
+    const std::size_t n = std::min(kLooked, slots.size() - first);
+    const auto some = slots.subspan(first, n);
+    const auto look = [&](std::size_t i) { return seen[i] = stamp_of(some[i]); };
+    const bool all_present = look_up(windows.size() == 1 ? windows : windows.subspan(first, n),
+                                     states.subspan(first, n), look);
+    MOETAP_POINT("read looked");
+    order_loads();
+    copy_looked_up(some, all_present, states.subspan(first, n),
+                   rows.data() + first * limits_.row_bytes);
+    MOETAP_POINT("read copied");
+    order_loads();
+    require_unchanged(some, seen);
+  }
+}
+
+void SlotBuffer::copy_looked_up(std::span<const Slot> slots, bool all_present,
+                                std::span<const RowState> states, std::byte* to) const {
+  const std::size_t row_bytes = limits_.row_bytes;
+  for (std::size_t i = 0; i < slots.size();) {
+    const std::size_t run = run_length(slots.subspan(i));
+    if (run >= kAhead && i + run < slots.size()) {
+      // Its beginning; the processor sees for itself that it goes on.
+      prefetch_row<0>(row(slots[i + run]), std::min(kAhead * row_bytes, kMostAhead));
+    } else if (i + run + kAhead <= slots.size()) {
+      prefetch_row<0>(row(slots[i + run + kAhead - 1]), row_bytes);
+    }
+    if (all_present) {
+      std::memcpy(to + i * row_bytes, row(slots[i]), run * row_bytes);
+    } else {
+      copy_present(states.subspan(i, run), row_bytes, row(slots[i]), to + i * row_bytes);
+    }
+    i += run;
+  }
+}
+
+// Under the buffer's lock no stamp can change. Under another one, a row whose stamp is the same
+// before and behind its copy is whole all the same.
+void SlotBuffer::require_unchanged(std::span<const Slot> slots, std::span<const Step> seen) const {
+  Step difference = 0;
+  for (std::size_t i = 0; i < slots.size(); ++i) difference |= stamp_of(slots[i]) ^ seen[i];
+  if (difference == 0) return;
+  const auto changed = [&, i = std::size_t{0}](Slot slot) mutable {
+    return stamp_of(slot) != seen[i++];
+  };
+  const auto found = std::ranges::find_if(slots, changed);
+  throw_changed(found == slots.end() ? slots.back() : *found);
+}
+
+void SlotBuffer::stamps(std::span<const Slot> slots, std::span<Step> written) const {
+  check_read(limits_, slots, 1, slots.size() * limits_.row_bytes, written.size());
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Step stamp = stamp_of(slots[i]);
+    written[i] = stamp == kWriting ? 0 : stamp;
+  }
+}
+
+void SlotBuffer::point_at(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                          std::span<const std::byte*> rows, std::span<RowState> states) const {
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    states[i] = state_of(stamp_of(slots[i]), windows[windows.size() == 1 ? 0 : i]);
+    rows[i] = states[i] == RowState::present ? row(slots[i]) : nullptr;
+  }
+}
+
+}  // namespace moetap

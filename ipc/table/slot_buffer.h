@@ -1,0 +1,96 @@
+// Rows by slot, each with the step that wrote it.
+#pragma once
+
+#include <moetap/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ipc/internal/slot_lists.h"
+
+namespace moetap {
+
+// A view over memory that someone else owns, shared or private: [stamps: num_slots x uint64][last
+// step: uint64, padded to 64][rows: num_slots x row_bytes]. Zero-filled memory is an empty buffer.
+// Whoever calls makes sure that nobody else calls meanwhile. Only the constructor allocates. The
+// order of its stores is checked in test/model (stamps).
+class SlotBuffer {
+ public:
+  static std::size_t bytes(std::int64_t num_slots, std::size_t row_bytes);
+
+  // max_rows: the most that one scatter() can have, 0 for who only gathers. `memory` is 64-byte
+  // aligned and has bytes() bytes.
+  SlotBuffer(std::span<std::byte> memory, std::int64_t num_slots, std::size_t row_bytes,
+             std::int64_t max_rows);
+
+  const SlotLimits& limits() const { return limits_; }
+
+  // rows[i] becomes the row of slots[i], written in `step`; one whose slot is stored as ~slot
+  // becomes missing. RangeError for a slot outside the buffer or too many, ArgumentError for a slot
+  // that comes twice, sizes that do not fit or a step that cannot be a stamp, MismatchError for a
+  // stamp that no writer of ours leaves: nothing has changed then. A process that dies in the
+  // middle leaves rows that are missing, never torn ones.
+  void scatter(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
+
+  // The two halves of scatter(), for who must look at something else in between. After the first
+  // the rows are there, but missing to all readers, and either stamp() or invalidate() must follow.
+  void copy_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
+  void stamp(Step step, std::span<const Slot> slots);
+
+  // The last step whose outcome is in the buffer, as its writer says behind that step's stamps. It
+  // lies among them: whoever believes the stamps can believe it too. Any thread, without a lock.
+  void set_last_step(Step step);
+  Step last_step() const;
+
+  // See SlotReadTransport::stamps.
+  void stamps(std::span<const Slot> slots, std::span<Step> written) const;
+
+  // See SlotReadTransport::lend, as copy_out().
+  void point_at(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                std::span<const std::byte*> rows, std::span<RowState> states) const;
+
+  // See SlotReadTransport::put, for who has called check_put(). Leaves no mark that a later
+  // scatter() would trip over, since another process than scatter()'s may die in the middle.
+  void put_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
+
+  // Makes the rows of those of `slots` (also stored as ~slot) that exist missing.
+  void invalidate(std::span<const Slot> slots);
+
+  // See SlotReadTransport::read. Of memory that nobody else writes.
+  void gather(std::span<const Slot> slots, std::span<const StepWindow> windows,
+              std::span<std::byte> rows, std::span<RowState> states) const;
+
+  // gather() of shared memory, for who has called check_read(): a worker may have another lock than
+  // this reader, and so write meanwhile. MismatchError for a row whose stamp changed while it was
+  // copied; what comes out as present is whole.
+  void copy_out(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                std::span<std::byte> rows, std::span<RowState> states) const;
+
+ private:
+  void mark(std::span<const Slot> slots);
+  void copy_rows(std::span<const Slot> slots, const std::byte* rows);
+  template <class Look>
+  bool look_up(std::span<const StepWindow> windows, std::span<RowState> states, Look&& look) const;
+  void copy_looked_up(std::span<const Slot> slots, bool all_present,
+                      std::span<const RowState> states, std::byte* to) const;
+  void require_unchanged(std::span<const Slot> slots, std::span<const Step> seen) const;
+  Step stamp_of(Slot slot) const {
+    return std::atomic_ref(stamps_[slot]).load(std::memory_order_relaxed);
+  }
+  void set_stamp(Slot slot, Step step) {
+    std::atomic_ref(stamps_[slot]).store(step, std::memory_order_relaxed);
+  }
+  std::byte* row(Slot slot) const {
+    return rows_ + static_cast<std::size_t>(slot) * limits_.row_bytes;
+  }
+
+  SlotLimits limits_;
+  Step* stamps_;
+  std::byte* rows_;
+  std::vector<Step> saved_;  // stamps to restore when scatter() finds a slot twice
+};
+
+}  // namespace moetap

@@ -1,0 +1,118 @@
+#include "ipc/internal/slot_lists.h"
+
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace moetap {
+namespace {
+
+// No early exit: lists are long and bad slots rare.
+template <class Decode>
+void check_range(std::span<const Slot> slots, std::int64_t num_slots, Decode decode) {
+  const auto limit = static_cast<std::uint64_t>(num_slots);
+  std::uint64_t bad = 0;
+  for (const Slot slot : slots) bad |= static_cast<std::uint64_t>(decode(slot)) >= limit;
+  if (bad == 0) return;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Slot slot = decode(slots[i]);
+    if (slot < 0 || slot >= num_slots) {
+      throw RangeError(
+          fmt::format("slot {} (number {} of {}) is outside the buffer's {} slots: configure both "
+                      "ends with num_slots = num_blocks * block_size of the anchor KV-cache group",
+                      slot, i, slots.size(), num_slots));
+    }
+  }
+}
+
+void check_bytes(const SlotLimits& limits, std::span<const Slot> stored, std::size_t rows_bytes) {
+  if (rows_bytes == stored.size() * limits.row_bytes) return;
+  throw ArgumentError(fmt::format("{} bytes of rows for {} slots: {} bytes are needed", rows_bytes,
+                                  stored.size(), stored.size() * limits.row_bytes));
+}
+
+}  // namespace
+
+void check_write(const SlotLimits& limits, std::int64_t max_rows, std::span<const Slot> stored,
+                 std::size_t rows_bytes) {
+  if (stored.size() > static_cast<std::size_t>(max_rows)) {
+    throw RangeError(
+        fmt::format("{} rows in a step, but at most {} are allowed: raise max_tokens at both ends",
+                    stored.size(), max_rows));
+  }
+  check_bytes(limits, stored, rows_bytes);
+  check_range(stored, limits.num_slots, decode_slot);
+}
+
+void check_put(const SlotLimits& limits, Step step, std::span<const Slot> stored,
+               std::size_t rows_bytes) {
+  if (step == 0 || step > kLastStep) {
+    throw ArgumentError(fmt::format("{} is no step number: use 1 to {}", step, kLastStep));
+  }
+  check_bytes(limits, stored, rows_bytes);
+  check_range(stored, limits.num_slots, decode_slot);
+  std::vector<Slot> sorted(stored.size());
+  std::ranges::transform(stored, sorted.begin(), decode_slot);
+  std::ranges::sort(sorted);
+  const auto twice = std::ranges::adjacent_find(sorted);
+  if (twice == sorted.end()) return;
+  throw ArgumentError(
+      fmt::format("slot {} comes twice in a list of {} rows to be put: each has a slot of its own",
+                  *twice, stored.size()));
+}
+
+void throw_twice(std::span<const Slot> stored, std::size_t index) {
+  throw ArgumentError(fmt::format(
+      "slot {} comes twice in a step (the second time as number {} of {}): each token of a step "
+      "has a slot of its own",
+      decode_slot(stored[index]), index, stored.size()));
+}
+
+void throw_marked(std::span<const Slot> stored, std::size_t index) {
+  const Slot slot = decode_slot(stored[index]);
+  for (const Slot earlier : stored.first(index)) {
+    if (decode_slot(earlier) == slot) throw_twice(stored, index);
+  }
+  throw MismatchError(fmt::format(
+      "slot {} is marked as being written, but nobody writes it: its stamp was overwritten by "
+      "another process. The step's rows are lost; see who else opens this memory",
+      slot));
+}
+
+void check_read(const SlotLimits& limits, std::span<const Slot> slots, std::size_t num_windows,
+                std::size_t rows_bytes, std::size_t num_states) {
+  const std::size_t n = slots.size();
+  if (num_windows != 1 && num_windows != n) {
+    throw ArgumentError(fmt::format(
+        "read of {} slots with {} windows: give one for all or one a slot", n, num_windows));
+  }
+  if (num_states != n || rows_bytes != n * limits.row_bytes) {
+    throw ArgumentError(fmt::format(
+        "read of {} slots into {} bytes and {} states: {} bytes and {} states are needed", n,
+        rows_bytes, num_states, n * limits.row_bytes, n));
+  }
+  check_range(slots, limits.num_slots, [](Slot slot) { return slot; });
+}
+
+void check_arrived(std::span<const StepWindow> windows, Step last_step) {
+  const auto ahead = [last_step](const StepWindow& window) {
+    const bool open = window.last == StepWindow{}.last;
+    return !open & (window.first < window.last) & (window.last > last_step);
+  };
+  bool any = false;  // no early exit, as above
+  for (const StepWindow& window : windows) any |= ahead(window);
+  if (!any) return;
+  Step latest = 0;
+  for (const StepWindow& window : windows) {
+    if (ahead(window)) latest = std::max(latest, window.last);
+  }
+  throw StateError(fmt::format(
+      "read of rows written up to step {}, but the last step that has arrived is {}: wait_for({}) "
+      "first, since a row that it writes again would look present until then",
+      latest, last_step, latest));
+}
+
+}  // namespace moetap

@@ -1,0 +1,121 @@
+#include <moetap/file_lock.h>
+#include <moetap/segment.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "ipc/internal/names.h"
+#include "ipc/internal/shm_ends.h"
+#include "ipc/internal/slot_lists.h"
+#include "ipc/internal/system_limits.h"
+#include "ipc/internal/wire_layout.h"
+#include "ipc/table/lock_times.h"
+#include "lib/internal/injection.h"
+
+namespace moetap {
+namespace {
+
+// Either end may be the one that makes the buffer, and a vLLM process owns nothing: under the lock,
+// one of the right size is kept whoever made it, else it is made anew.
+Segment create_or_attach(const Endpoint& endpoint, FileLock& lock) {
+  MOETAP_POINT("create lock file");
+  const auto held = lock_within(lock, endpoint.limit);
+  MOETAP_POINT("create locked");
+  return Segment::create_or_adopt(buffer_name(endpoint), wire_bytes(endpoint));
+}
+
+class WireSink : public ShmSink {
+ public:
+  explicit WireSink(const Endpoint& endpoint)
+      : shape_(endpoint.shape),
+        rows_(endpoint.shape),
+        num_slots_(endpoint.num_slots),
+        max_tokens_(endpoint.max_tokens),
+        limit_(endpoint.limit),
+        lock_(lock_path(endpoint)),
+        segment_(create_or_attach(endpoint, lock_)),
+        ids_(reinterpret_cast<WireId*>(segment_.bytes().data())),
+        seen_(
+            allocated("the writer, for a bit a slot,", static_cast<std::size_t>(num_slots_) / 8,
+                      [this] { return std::vector<bool>(static_cast<std::size_t>(num_slots_)); })) {
+    MOETAP_POINT("create published");
+  }
+
+  void publish(Step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+    check_write({num_slots_, shape_.row_bytes()}, max_tokens_, slots, rows.size());
+    check_distinct(slots);
+    {
+      const TimedHold held(times_.writer, [this] { return hold(); });
+      write(slots, rows);
+    }
+    MOETAP_POINT("publish unlocked");
+  }
+
+  void fail(Step, std::span<const Slot> slots, const std::string&) override {
+    const TimedHold held(times_.writer, [this] { return hold(); });
+    for (const Slot stored : slots) {
+      if (const Slot slot = decode_slot(stored); slot < num_slots_) erase(slot);
+      MOETAP_POINT("fail invalidating");
+    }
+  }
+
+  LockTimes lock_times() const override { return times_.read(); }
+
+ private:
+  std::unique_lock<FileLock> hold() {
+    auto held = lock_within(lock_, limit_);
+    MOETAP_POINT("publish locked");
+    return held;
+  }
+
+  void write(std::span<const Slot> slots, std::span<const std::byte> rows) {
+    for (std::size_t i = 0; i < slots.size();) {
+      const std::size_t run = run_length(slots.subspan(i));
+      if (slots[i] < 0) {
+        erase(decode_slot(slots[i]));
+        ++i;
+        continue;
+      }
+      const std::size_t row_bytes = shape_.row_bytes();
+      rows_.put(rows.subspan(i * row_bytes, run * row_bytes), row(slots[i]));
+      MOETAP_POINT("publish copying");
+      i += run;
+    }
+  }
+
+  // The layout has no stamps to mark, so a bit a slot lies here.
+  void check_distinct(std::span<const Slot> slots) {
+    std::size_t marked = 0;
+    for (; marked < slots.size(); ++marked) {
+      auto seen = seen_[static_cast<std::size_t>(decode_slot(slots[marked]))];
+      if (seen) break;
+      seen = true;
+    }
+    for (const Slot slot : slots.first(marked)) {
+      seen_[static_cast<std::size_t>(decode_slot(slot))] = false;
+    }
+    if (marked < slots.size()) throw_twice(slots, marked);
+  }
+
+  WireId* row(Slot slot) const { return ids_ + static_cast<std::size_t>(slot) * rows_.row_ids(); }
+  void erase(Slot slot) { rows_.erase(row(slot)); }
+
+  ModelShape shape_;
+  WireRows rows_;
+  std::int64_t num_slots_;
+  std::int64_t max_tokens_;
+  Milliseconds limit_;
+  FileLock lock_;
+  Segment segment_;
+  WireId* ids_;
+  std::vector<bool> seen_;
+  LongestTimes times_;  // no other process can add to it
+};
+
+}  // namespace
+
+std::unique_ptr<ShmSink> make_wire_sink(const Endpoint& endpoint) {
+  return std::make_unique<WireSink>(endpoint);
+}
+
+}  // namespace moetap

@@ -1,0 +1,289 @@
+// Which of a step's tokens stand, and where.
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/internal/injection.h"
+#include "lib/ledger/ledger_state.h"
+
+namespace moetap {
+
+using detail::BlockClaim;
+using detail::RowStamp;
+
+// What accept() makes of the rows of one step: worked out before anything is changed.
+struct Ledger::State::Settlement {
+  MovePlan plan;
+  std::vector<RowStamp> stamps;  // of the step's first positions
+};
+
+// A decode step's first token was sampled, or will have been. Behind it, and behind the tokens that
+// are known, are drafts.
+std::int64_t Ledger::State::first_draft(const Request& request, TokenRange positions) const {
+  if (drafts == Drafts::chain || MOETAP_OFF("H30 rows of drafts")) return positions.end;
+  return std::min(positions.end, std::max(positions.start + 1, request.num_tokens));
+}
+
+const Ledger::State::Request::InFlight* Ledger::State::in_flight(const Request& request,
+                                                                 Step step) {
+  const auto found = std::ranges::find(request.in_flight, step, &Request::InFlight::step);
+  return found == request.in_flight.end() ? nullptr : &*found;
+}
+
+std::optional<Ledger::State::Place> Ledger::State::own_place(const Request& request,
+                                                             std::int64_t position) const {
+  const auto index = static_cast<std::size_t>(position / book.block_size());
+  if (index >= request.claims.size()) return std::nullopt;
+  const BlockClaim& claim = request.claims[index];
+  if (!claim.owned || !book.stands(claim)) return std::nullopt;
+  return Place{claim.block, static_cast<int>(position % book.block_size())};
+}
+
+// The request's own row there, if `step` computed it: also one that has moved since.
+RowStamp Ledger::State::row_of(const Request& request, std::int64_t position, Step step) const {
+  const auto place = own_place(request, position);
+  if (!place) return {};
+  const RowStamp stamp = book.stamps(place->block)[static_cast<std::size_t>(place->offset)];
+  if (!stamp.is_put()) return stamp.step() == step ? stamp : RowStamp();
+  const bool known = std::ranges::any_of(request.origins, [&](const Request::Origin& origin) {
+    return origin.position == position && origin.step == step;
+  });
+  return known ? stamp : RowStamp();
+}
+
+void Ledger::State::check_tokens(std::uint64_t id, std::int64_t num_tokens) {
+  if (num_tokens >= 0) return;
+  throw ArgumentError(
+      fmt::format("request {} has {} tokens; it must be 0 or more", id, num_tokens));
+}
+
+// Rows behind the end that steps up to this one computed were of tokens that do not stand (H17).
+void Ledger::State::reject(Request& request, Step step) {
+  const std::int64_t first = std::max<std::int64_t>(request.num_tokens - 1, 0);
+  const auto room = static_cast<std::int64_t>(request.claims.size()) * book.block_size();
+  const std::int64_t end = std::max(first, std::min(request.computed, room));
+  for_each_block({first, end}, [&](std::size_t index, int from, int to) {
+    const BlockClaim& claim = request.claims[index];
+    if (!claim.owned || !book.stands(claim)) return;
+    for (int offset = from; offset < to; ++offset) {
+      const RowStamp stamp = book.stamps(claim.block)[offset];
+      if (!stamp.is_put() && stamp.step() <= step) book.set(claim.block, offset, {});
+    }
+  });
+  for (const Request::Origin& origin : request.origins) {
+    if (origin.position < first || origin.position >= end || origin.step > step) continue;
+    const auto place = own_place(request, origin.position);
+    if (place && book.stamps(place->block)[static_cast<std::size_t>(place->offset)].is_put()) {
+      book.set(place->block, place->offset, {});
+    }
+  }
+  std::erase_if(request.origins, [&](const Request::Origin& origin) {
+    return origin.position < first || origin.step <= step;
+  });
+}
+
+// What follows from the number of tokens, once it is known which rows are theirs.
+void Ledger::State::stand(Request& request, Step step, std::int64_t num_tokens) {
+  if (of_earlier_run(request, step) && request.keeps && num_tokens > request.num_tokens &&
+      !MOETAP_OFF("H39 tokens that an earlier run sampled late")) {
+    request.unkept = std::max(request.unkept, num_tokens - 1);
+  }
+  request.num_tokens = num_tokens;
+  reject(request, step);
+  std::erase_if(request.in_flight,
+                [step](const Request::InFlight& flight) { return flight.step <= step; });
+}
+
+void Ledger::accept(Step step, std::uint64_t request, std::int64_t num_tokens) {
+  State& s = *state_;
+  auto& r = s.find(request);
+  s.check_step(step, "accept()");
+  State::check_tokens(request, num_tokens);
+  const auto* const flight = State::in_flight(r, step);
+  if (flight != nullptr && num_tokens - 1 > flight->drafts) {
+    throw StateError(fmt::format(
+        "accept() of step {} with {} tokens of request {}, so that drafts stand at [{}, {}); say "
+        "which: give `accepted`, or make the ledger with Drafts::chain where they form no tree",
+        step, num_tokens, request, flight->drafts, num_tokens - 1));
+  }
+  s.stand(r, step, num_tokens);
+}
+
+// Every token that stands is told, once, and is one of the step's.
+void Ledger::State::check_accepted(std::uint64_t id, const Request::InFlight& flight,
+                                   std::span<const std::int64_t> accepted, std::int64_t count) {
+  const std::int64_t size = flight.positions.size();
+  if (std::ssize(accepted) < count) {
+    throw ArgumentError(fmt::format(
+        "accept() of step {} of request {}: {} tokens stand from position {} on, `accepted` names "
+        "{}; name each",
+        flight.step, id, count, flight.positions.start, accepted.size()));
+  }
+  for (std::size_t i = 0; i < accepted.size(); ++i) {
+    if (accepted[i] < 0 || accepted[i] >= size) {
+      throw RangeError(
+          fmt::format("accept() of step {} of request {}: token {} of those that it computed; "
+                      "allowed are 0 to {}",
+                      flight.step, id, accepted[i], size - 1));
+    }
+    if (std::ranges::find(accepted.first(i), accepted[i]) != accepted.first(i).end()) {
+      throw ArgumentError(
+          fmt::format("accept() of step {} of request {}: token {} comes twice in `accepted`; it "
+                      "stands at one position",
+                      flight.step, id, accepted[i]));
+    }
+  }
+}
+
+// A row that is stale stays behind, as in carry().
+Ledger::State::Settlement Ledger::State::settle(const Request& request,
+                                                const Request::InFlight& flight,
+                                                std::span<const std::int64_t> accepted,
+                                                Step moved_as) const {
+  Settlement result;
+  result.plan.step = moved_as;
+  for (std::size_t i = 0; i < accepted.size(); ++i) {
+    const std::int64_t position = flight.positions.start + static_cast<std::int64_t>(i);
+    const std::int64_t computed_at = MOETAP_OFF("H30 tokens that stand elsewhere")
+                                         ? position
+                                         : flight.positions.start + accepted[i];
+    const RowStamp row = row_of(request, computed_at, flight.step);
+    const auto from = own_place(request, computed_at);
+    const auto to = own_place(request, position);
+    const bool moves = position != computed_at && row.step() > flushed && from && to;
+    result.stamps.push_back(moves ? RowStamp::put(moved_as) : row.standing());
+    if (!moves) continue;
+    result.plan.from.push_back(from->block * book.block_size() + from->offset);
+    result.plan.windows.push_back({row.step(), row.step()});
+    result.plan.to.push_back(to->block * book.block_size() + to->offset);
+    result.plan.last_step = flight.step;
+  }
+  return result;
+}
+
+// The number may be that of other requests' rows that were moved in the same round.
+void Ledger::State::check_moved_as(const Settlement& settlement) const {
+  const Step step = settlement.plan.step;
+  if (settlement.plan.to.empty()) return;
+  if (step != last_accept || step != last) check_own_step(step, "accept()");
+}
+
+MovePlan Ledger::accept(Step step, std::uint64_t request, std::int64_t num_tokens,
+                        std::span<const std::int64_t> accepted, Step moved_as) {
+  State& s = *state_;
+  auto& r = s.find(request);
+  s.check_step(step, "accept()");
+  State::check_tokens(request, num_tokens);
+  MovePlan none;
+  none.step = moved_as;
+  const auto* const flight = State::in_flight(r, step);
+  if (flight == nullptr) {  // its tokens stand where they were computed, or nobody asks
+    s.check_in_place(r, request, step, accepted);
+    s.stand(r, step, num_tokens);
+    return none;
+  }
+  const auto [start, end] = flight->positions;
+  const std::int64_t count = std::clamp<std::int64_t>(num_tokens - 1 - start, 0, end - start);
+  State::check_accepted(request, *flight, accepted, count);
+  auto settled = s.settle(r, *flight, accepted.first(static_cast<std::size_t>(count)), moved_as);
+  s.check_moved_as(settled);
+
+  for (std::int64_t position = start; position < end; ++position) {
+    const auto index = static_cast<std::size_t>(position - start);
+    const auto place = s.own_place(r, position);
+    if (!place) continue;
+    const bool stays = position - start < count && accepted[index] == position - start;
+    const bool ours = s.row_of(r, position, step).step() != 0;
+    if (ours && !stays) s.book.set(place->block, place->offset, {});
+  }
+  for (std::size_t i = 0; i < settled.stamps.size(); ++i) {
+    const auto place = s.own_place(r, start + static_cast<std::int64_t>(i));
+    const bool stays = accepted[i] == static_cast<std::int64_t>(i);
+    // A row that is in place and was put there before its token was known to stand is no draft's.
+    if (place && !(stays && settled.stamps[i].step() == 0)) {
+      s.book.set(place->block, place->offset, settled.stamps[i]);
+    }
+  }
+  if (!settled.plan.to.empty()) s.last = s.last_put = s.last_accept = moved_as;
+  s.stand(r, step, num_tokens);
+  return std::move(settled.plan);
+}
+
+// The positions behind the step's move up, since it has fewer.
+void Ledger::State::drop_rejected(Request& request, const Request::InFlight& flight,
+                                  std::span<const std::int64_t> accepted) {
+  const auto [start, end] = flight.positions;
+  const auto first = request.claims.begin() + start;
+  std::pmr::vector<BlockClaim> kept(&pool);
+  for (const std::int64_t token : accepted) kept.push_back(first[token]);
+  for (std::int64_t token = 0; token < end - start; ++token) {
+    const bool stays = std::ranges::find(accepted, token) != accepted.end();
+    if (!stays && own_place(request, start + token)) book.give(first[token].block);
+  }
+  request.claims.erase(std::ranges::copy(kept, first).out, first + (end - start));
+
+  const std::int64_t removed = end - start - std::ssize(accepted);
+  request.computed -= removed;
+  for (Request::InFlight& later : request.in_flight) {
+    if (later.step <= flight.step) continue;
+    later.positions = {later.positions.start - removed, later.positions.end - removed};
+    later.drafts -= removed;
+  }
+  std::erase_if(request.origins, [&](const Request::Origin& origin) {
+    return origin.position >= start && origin.position < end;
+  });
+  for (Request::Origin& origin : request.origins) {
+    if (origin.position >= end) origin.position -= removed;
+  }
+}
+
+void Ledger::accept_blocks(Step step, std::uint64_t request, std::int64_t num_tokens,
+                           std::span<const std::int64_t> accepted) {
+  State& s = *state_;
+  auto& r = s.find(request);
+  s.check_step(step, "accept_blocks()");
+  State::check_tokens(request, num_tokens);
+  if (block_size() != 1) {
+    throw ArgumentError(fmt::format(
+        "accept_blocks() with blocks of {} tokens; it is for blocks of 1: move the rows in larger "
+        "ones by accept() with a step number of their own",
+        block_size()));
+  }
+  const auto* const found = State::in_flight(r, step);
+  if (found == nullptr) {
+    s.check_in_place(r, request, step, accepted);
+    s.stand(r, step, num_tokens);
+    return;
+  }
+  const State::Request::InFlight flight = *found;
+  const auto [start, end] = flight.positions;
+  const std::int64_t count = std::clamp<std::int64_t>(num_tokens - 1 - start, 0, end - start);
+  State::check_accepted(request, flight, accepted, count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t computed_at = start + accepted[static_cast<std::size_t>(i)];
+    const auto place = s.own_place(r, computed_at);
+    const RowStamp row = s.row_of(r, computed_at, step);
+    if (place && row.is_draft()) s.book.set(place->block, place->offset, row.standing());
+  }
+  s.drop_rejected(r, flight, accepted);
+  s.stand(r, step, num_tokens);
+}
+
+// Where nothing is known of a step's drafts, there is nothing that could stand elsewhere.
+void Ledger::State::check_in_place(const Request& request, std::uint64_t id, Step step,
+                                   std::span<const std::int64_t> accepted) const {
+  if (!request.wants_rows || of_earlier_run(request, step)) return;
+  for (std::size_t i = 0; i < accepted.size(); ++i) {
+    if (accepted[i] == static_cast<std::int64_t>(i)) continue;
+    throw StateError(fmt::format(
+        "accept() of step {} of request {}: token {} at place {} of `accepted`, but {}", step, id,
+        accepted[i], i,
+        drafts == Drafts::chain ? "the ledger was made for Drafts::chain"
+                                : "no step in flight of this number has drafts of the request; "
+                                  "accept() each step once, and schedule() it before"));
+  }
+}
+
+}  // namespace moetap

@@ -1,0 +1,145 @@
+// Inside a Ledger: its requests, and what its parts (requests, moves, plans) share.
+#pragma once
+
+#include <moetap/ledger.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory_resource>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lib/ledger/block_book.h"
+
+namespace moetap {
+
+struct Ledger::State {
+  using Claims = std::pmr::vector<detail::BlockClaim>;
+
+  struct Request {
+    explicit Request(std::pmr::memory_resource* memory)
+        : claims(memory), origins(memory), in_flight(memory) {}
+
+    // The step that computed a row which was moved before anyone knew whether its token stands.
+    struct Origin {
+      std::int64_t position = 0;
+      Step step = 0;
+    };
+
+    // A step with drafts, or one after it, until accept() tells what became of them.
+    struct InFlight {
+      Step step = 0;
+      TokenRange positions;
+      std::int64_t drafts = 0;  // positions from here on are of drafts
+    };
+
+    Claims claims;  // in order of the positions; none if rows are not wanted
+    std::pmr::vector<Origin> origins;
+    std::pmr::vector<InFlight> in_flight;
+    std::int64_t computed = 0;  // positions below were scheduled, or hit
+    std::int64_t num_tokens = 0;
+    std::int64_t start = 0;
+    std::int64_t placed = 0;  // tokens when it started, or started again
+    std::int64_t kept = 0;    // rows below were given to who preempted it, and are no one else's
+    std::int64_t unkept = 0;  // rows below, from `kept` on, are of such a run and were not read
+    Step last = 0;            // the newest step that computes positions of it
+    Step preempted_in = 0;    // steps up to this one are of an earlier run
+    bool wants_rows = true;
+    bool preempted = false;
+    bool keeps = false;  // when it was preempted the last time
+  };
+
+  State(std::int64_t num_blocks, int block_size, Drafts of_drafts)
+      : book(num_blocks, block_size), drafts(of_drafts), requests(&pool) {}
+
+  const Request& find(std::uint64_t request) const;
+  Request& find(std::uint64_t request) {
+    return const_cast<Request&>(std::as_const(*this).find(request));
+  }
+  // One that is not preempted.
+  Request& running(std::uint64_t request, const char* call);
+  void erase(std::uint64_t request);
+  void preempt(Request& request);
+  void place(Request& request, const Placement& placement);
+  void check_placement(const Placement& placement) const;
+
+  void check_step(Step step, const char* call) const;
+  // Of rows that are put.
+  void check_own_step(Step step, const char* call) const;
+  void check_positions(TokenRange positions, std::size_t blocks) const;
+  void check_writable(const Request& request, TokenRange positions, Step step) const;
+
+  void keep_origins(Request& request, std::size_t index) const;
+  void reject(Request& request, Step step);
+
+  // Where drafts of this step begin, if it computes these positions.
+  std::int64_t first_draft(const Request& request, TokenRange positions) const;
+  void remember(Request& request, const Request::InFlight& flight) const;
+  static const Request::InFlight* in_flight(const Request& request, Step step);
+  bool of_earlier_run(const Request& request, Step step) const {
+    return request.preempted || step <= request.preempted_in;
+  }
+  static void check_tokens(std::uint64_t id, std::int64_t num_tokens);
+  static void check_accepted(std::uint64_t id, const Request::InFlight& flight,
+                             std::span<const std::int64_t> accepted, std::int64_t count);
+  void check_in_place(const Request& request, std::uint64_t id, Step step,
+                      std::span<const std::int64_t> accepted) const;
+  void stand(Request& request, Step step, std::int64_t num_tokens);
+
+  // A slot of a block that is the request's own.
+  struct Place {
+    BlockId block;
+    int offset;
+  };
+  std::optional<Place> own_place(const Request& request, std::int64_t position) const;
+  detail::RowStamp row_of(const Request& request, std::int64_t position, Step step) const;
+  struct Settlement;
+  Settlement settle(const Request& request, const Request::InFlight& flight,
+                    std::span<const std::int64_t> accepted, Step moved_as) const;
+  void drop_rejected(Request& request, const Request::InFlight& flight,
+                     std::span<const std::int64_t> accepted);
+  void check_moved_as(const Settlement& settlement) const;
+
+  void check_moves(std::span<const BlockMove> moves);
+  MovePlan carry(Step step, std::span<const BlockMove> moves);
+
+  void read_block(RowPlan& plan, const detail::BlockClaim& claim, int first, int end,
+                  std::int64_t position) const;
+  void judge_block(RowPlan& plan, std::span<const detail::RowStamp> stamps, bool lost,
+                   std::int64_t position) const;
+  static void miss(RowPlan& plan, TokenRange positions);
+  RowPlan plan(std::uint64_t id, const Request& request, TokenRange range) const;
+  TokenRange available(const Request& request, std::int64_t start) const;
+
+  // Calls visit(index, first, end) for each block of `positions`, with the slots of it.
+  template <class Visit>
+  void for_each_block(TokenRange positions, Visit&& visit) const;
+
+  detail::BlockBook book;
+  const Drafts drafts;
+  // Gives what requests that are over leave behind to the next ones.
+  std::pmr::unsynchronized_pool_resource pool{std::pmr::pool_options{0, std::size_t{4} << 20}};
+  std::pmr::unordered_map<std::uint64_t, Request> requests;
+  std::vector<BlockId> checked;  // scratch
+  Step last = 0;                 // the newest step that was used
+  Step last_put = 0;             // the newest that move(), copy(), fill() or accept() used
+  Step last_accept = 0;          // the newest that accept() used
+  Step flushed = 0;              // rows of steps up to this one are stale
+  std::int64_t wanting = 0;
+};
+
+template <class Visit>
+void Ledger::State::for_each_block(TokenRange positions, Visit&& visit) const {
+  const int size = book.block_size();
+  for (std::int64_t position = positions.start; position < positions.end;) {
+    const std::int64_t index = position / size;
+    const std::int64_t end = std::min(positions.end, (index + 1) * size);
+    visit(static_cast<std::size_t>(index), static_cast<int>(position - index * size),
+          static_cast<int>(end - index * size));
+    position = end;
+  }
+}
+
+}  // namespace moetap

@@ -1,0 +1,284 @@
+#include <moetap/error.h>
+#include <moetap/picks.h>
+#include <moetap/routes_json.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/internal/json_text.h"
+#include "lib/internal/text.h"
+#include "lib/rows/expert_ids.h"
+#include "lib/rows/npy_header.h"
+
+namespace moetap {
+namespace {
+
+// What ends a header.
+bool is_padding(std::string_view text) {
+  return text.ends_with('\n') && text.find_first_not_of(' ') == text.size() - 1;
+}
+
+// Which layers the rows of a file have. `bytes`: of an element.
+ArrayLayers layers_of(const detail::NpyHeader& header, std::size_t bytes, const ModelShape& shape,
+                      std::int64_t dense_id) {
+  const auto [tokens, layers, top_k] = header.shape;
+  const bool all = layers != shape.num_layers();
+  if ((all && layers != shape.num_hidden_layers()) || top_k != shape.top_k()) {
+    throw ArgumentError(fmt::format(
+        "an array of shape ({}, {}, {}) for rows of {}: it must be (tokens, {}, {}) of MoE layers "
+        "{}, or (tokens, {}, {}) of all hidden layers",
+        tokens, layers, top_k, shape.to_string(), shape.num_layers(), shape.top_k(),
+        detail::join_ranges(shape.moe_layers()), shape.num_hidden_layers(), shape.top_k()));
+  }
+  const std::size_t row = static_cast<std::size_t>(layers * top_k) * bytes;
+  if (tokens < 0 || header.data.size() % row != 0 ||
+      header.data.size() / row != static_cast<std::size_t>(tokens)) {
+    throw ArgumentError(fmt::format("an array of {} tokens of {} bytes in {} bytes of data", tokens,
+                                    row, header.data.size()));
+  }
+  return {.all_hidden = all, .dense_id = dense_id};
+}
+
+// One file's rows as a model's, whichever form they have.
+template <class From, class To>
+class Narrow {
+ public:
+  Narrow(const ModelShape& shape, ArrayLayers layers)
+      : shape_(shape),
+        layers_(layers),
+        top_k_(static_cast<std::size_t>(shape.top_k())),
+        from_(top_k_ * static_cast<std::size_t>(layers.all_hidden ? shape.num_hidden_layers()
+                                                                  : shape.num_layers())),
+        to_(shape.row_ids()) {}
+
+  void operator()(std::string_view data, Routes& routes) {
+    const std::size_t bytes = from_.size() * sizeof(From);
+    for (std::size_t i = 0; i < routes.states().size(); ++i) {
+      const std::int64_t position = routes.range().start + static_cast<std::int64_t>(i);
+      std::memcpy(from_.data(), data.data() + i * bytes, bytes);
+      check_others(position);
+      if (!narrow_row(position)) continue;
+      std::memcpy(routes.bytes().data() + i * shape_.row_bytes(), to_.data(), shape_.ids_bytes());
+      routes.states()[i] = RowState::present;
+    }
+  }
+
+ private:
+  // Layers that the shape does not name hold what was declared for them, or they are not dense.
+  void check_others(std::int64_t position) const {
+    if (!layers_.all_hidden) return;
+    auto named = shape_.moe_layers().begin();
+    for (int layer = 0; layer < shape_.num_hidden_layers(); ++layer) {
+      if (named != shape_.moe_layers().end() && *named == layer) {
+        ++named;
+        continue;
+      }
+      const From* ids = from_.data() + static_cast<std::size_t>(layer) * top_k_;
+      const From* const end = ids + top_k_;
+      const From* const other = std::find_if(
+          ids, end, [&](From id) { return static_cast<std::int64_t>(id) != layers_.dense_id; });
+      if (other == end) continue;
+      throw ArgumentError(fmt::format(
+          "row of position {}, layer {}: id {} where the shape has no router, and {} was declared "
+          "for such layers: give the model that the file was written for, or its dense_id",
+          position, layer, *other, layers_.dense_id));
+    }
+  }
+
+  // False if a route is missing.
+  bool narrow_row(std::int64_t position) {
+    bool complete = true;
+    To* to = to_.data();
+    for (int layer = 0; layer < shape_.num_layers(); ++layer, to += top_k_) {
+      const auto index = static_cast<std::size_t>(layer);
+      const std::size_t place =
+          layers_.all_hidden ? static_cast<std::size_t>(shape_.moe_layers()[index]) : index;
+      complete &= narrow_layer(from_.data() + place * top_k_, to, layer, position);
+    }
+    return complete;
+  }
+
+  bool narrow_layer(const From* from, To* to, int layer, std::int64_t position) const {
+    const auto num_experts = static_cast<std::uint32_t>(shape_.num_experts());
+    bool complete = true;
+    for (std::size_t k = 0; k < top_k_; ++k) {
+      if (std::numeric_limits<From>::is_signed && from[k] == static_cast<From>(-1)) {
+        complete = false;
+        continue;
+      }
+      // A negative one becomes a large one.
+      if (static_cast<std::uint64_t>(from[k]) >= num_experts) {
+        detail::refuse_id(shape_, layer, static_cast<std::int64_t>(from[k]), name(position));
+      }
+      to[k] = static_cast<To>(from[k]);
+    }
+    if (shape_.repeats_experts() || !repeats_an_expert(from, shape_.top_k(), num_experts)) {
+      return complete;
+    }
+    const int k = repeated_pick(from, shape_.top_k(), num_experts);
+    detail::refuse_repeated(shape_, layer, static_cast<std::int64_t>(from[k]), name(position));
+  }
+
+  static std::string name(std::int64_t position) {
+    return fmt::format("row of position {}", position);
+  }
+
+  const ModelShape& shape_;
+  ArrayLayers layers_;
+  std::size_t top_k_;
+  std::vector<From> from_;
+  std::vector<To> to_;
+};
+
+template <class From>
+void narrow(std::string_view data, ArrayLayers layers, Routes& routes) {
+  if (routes.shape().id_type() == IdType::uint8) {
+    Narrow<From, std::uint8_t>(routes.shape(), layers)(data, routes);
+  } else {
+    Narrow<From, std::uint16_t>(routes.shape(), layers)(data, routes);
+  }
+}
+
+void narrow(std::string_view data, IdType type, ArrayLayers layers, Routes& routes) {
+  switch (type) {
+    case IdType::uint8:
+      return narrow<std::uint8_t>(data, layers, routes);
+    case IdType::uint16:
+      return narrow<std::uint16_t>(data, layers, routes);
+    case IdType::int16:
+      return narrow<std::int16_t>(data, layers, routes);
+    case IdType::int32:
+      return narrow<std::int32_t>(data, layers, routes);
+    case IdType::int64:
+      return narrow<std::int64_t>(data, layers, routes);
+  }
+}
+
+// Rows whose states are `missing` or `present` and whose ids are there.
+Routes ids_from_npy(std::string_view file, const ModelShape& shape, std::int64_t start,
+                    std::int64_t dense_id) {
+  const detail::NpyHeader header = detail::read_npy_header(file);
+  const std::optional<IdType> type = detail::id_type_named(header.type);
+  if (!type) {
+    throw ArgumentError(
+        fmt::format("a .npy file of '{}' for ids; give the weights beside it", header.type));
+  }
+  const ArrayLayers layers = layers_of(header, id_bytes(*type), shape, dense_id);
+  const std::int64_t tokens = header.shape[0];
+  if (start < 0 || start > std::numeric_limits<std::int64_t>::max() - tokens) {
+    throw ArgumentError(fmt::format("{} rows from position {}", tokens, start));
+  }
+  Routes routes(shape, {start, start + tokens});
+  narrow(header.data, *type, layers, routes);
+  return routes;
+}
+
+// Into the rows that have ids. Those of layers that the shape does not name are not looked at.
+void take_weights(std::string_view file, Routes& routes) {
+  const ModelShape& shape = routes.shape();
+  const detail::NpyHeader header = detail::read_npy_header(file);
+  const std::string_view expected = detail::npy_type(shape.weight_type());
+  if (header.type != expected) {
+    throw ArgumentError(fmt::format(
+        "a .npy file of '{}' for {} weights, which are '{}': give the file of the weights second, "
+        "and the shape that they were written with",
+        header.type, weight_type_name(shape.weight_type()), expected));
+  }
+  const std::size_t width = weight_bytes(shape.weight_type());
+  const ArrayLayers layers = layers_of(header, width, shape, 0);
+  if (header.shape[0] != routes.range().size()) {
+    throw ArgumentError(
+        fmt::format("weights of {} tokens beside ids of {}: give two files of the same routes",
+                    header.shape[0], routes.range().size()));
+  }
+  const std::size_t of_layer = static_cast<std::size_t>(shape.top_k()) * width;
+  const std::size_t of_row = static_cast<std::size_t>(header.shape[1]) * of_layer;
+  for (std::size_t i = 0; i < routes.states().size(); ++i) {
+    if (routes.states()[i] != RowState::present) continue;
+    std::byte* const row = routes.bytes().data() + i * shape.row_bytes();
+    detail::clear_gap(shape, row);
+    for (std::size_t layer = 0; layer < shape.moe_layers().size(); ++layer) {
+      const std::size_t place =
+          layers.all_hidden ? static_cast<std::size_t>(shape.moe_layers()[layer]) : layer;
+      std::memcpy(row + shape.weights_offset() + layer * of_layer,
+                  header.data.data() + i * of_row + place * of_layer, of_layer);
+    }
+  }
+}
+
+// A header's text without what fills it up, in one line.
+std::string shown_header(std::string_view dict) {
+  const auto last = dict.find_last_not_of(" \n");
+  return detail::shown(std::string(dict.substr(0, last == dict.npos ? 0 : last + 1)));
+}
+
+}  // namespace
+
+std::optional<IdType> detail::id_type_named(std::string_view npy_type) {
+  const auto* found = std::ranges::find(kNpyTypes, npy_type);
+  if (found - kNpyTypes > static_cast<std::ptrdiff_t>(IdType::int64)) return std::nullopt;
+  return static_cast<IdType>(found - kNpyTypes);
+}
+
+// NumPy writes these three keys in this order, and so do we.
+detail::NpyHeader detail::read_npy_header(std::string_view file) {
+  constexpr std::size_t kPreamble = 10;
+  if (file.size() < kPreamble || !file.starts_with(std::string_view("\x93NUMPY\x01\x00", 8))) {
+    throw ArgumentError(
+        fmt::format("{} bytes that do not begin as a .npy file of format 1.0 does", file.size()));
+  }
+  const auto size = static_cast<std::size_t>(static_cast<unsigned char>(file[8])) |
+                    static_cast<std::size_t>(static_cast<unsigned char>(file[9])) << 8;
+  if (file.size() - kPreamble < size) {
+    throw ArgumentError(fmt::format("a .npy file of {} bytes, but its header alone has {}",
+                                    file.size(), kPreamble + size));
+  }
+  const std::string dict(file.substr(kPreamble, size));
+  char type[4] = {};
+  long long shape[3] = {};
+  int end = 0;
+  std::sscanf(dict.c_str(),
+              "{'descr': '%3[^']', 'fortran_order': False, 'shape': (%18lld, %18lld, %18lld), }%n",
+              type, &shape[0], &shape[1], &shape[2], &end);
+  const auto* const known = std::ranges::find(kNpyTypes, std::string_view(type));
+  if (end == 0 || known == std::end(kNpyTypes) || !is_padding(std::string_view(dict).substr(end))) {
+    throw ArgumentError(fmt::format(
+        "a .npy header {}; it must be of a C-ordered array of little-endian uint8, uint16, int16, "
+        "int32, int64 or float32 with the shape (tokens, layers, top_k)",
+        shown_header(dict)));
+  }
+  return {*known, {shape[0], shape[1], shape[2]}, file.substr(kPreamble + size)};
+}
+
+Routes from_npy(std::string_view file, const ModelShape& shape, std::int64_t start,
+                std::int64_t dense_id) {
+  if (shape.weight_type() != WeightType::none) {
+    throw ArgumentError(fmt::format("ids alone for rows of {}: give the file of their weights too",
+                                    shape.to_string()));
+  }
+  return ids_from_npy(file, shape, start, dense_id);
+}
+
+Routes from_npy(std::string_view ids, std::string_view weights, const ModelShape& shape,
+                std::int64_t start, std::int64_t dense_id) {
+  if (shape.weight_type() == WeightType::none) {
+    throw ArgumentError(
+        fmt::format("weights for rows of {}, which have none: give shape.with_weights(), or the "
+                    "file of the ids alone",
+                    shape.to_string()));
+  }
+  Routes routes = ids_from_npy(ids, shape, start, dense_id);
+  take_weights(weights, routes);
+  return routes;
+}
+
+}  // namespace moetap

@@ -1,0 +1,195 @@
+#include <moetap/error.h>
+#include <moetap/routes_json.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include "lib/internal/json_text.h"
+#include "lib/internal/text.h"
+#include "lib/rows/npy_header.h"
+
+namespace moetap {
+namespace {
+
+using Json = nlohmann::json;
+using detail::is_integer;
+
+constexpr RowState kNotPresent[] = {RowState::missing, RowState::stale, RowState::clobbered,
+                                    RowState::unverified};
+
+std::string not_present(const Routes& routes) {
+  std::string text;
+  const auto states = routes.states();
+  for (std::size_t i = 0; i < states.size();) {
+    std::size_t end = i + 1;
+    while (end < states.size() && states[end] == states[i]) ++end;
+    if (states[i] != RowState::present) {
+      const std::int64_t start = routes.range().start;
+      fmt::format_to(std::back_inserter(text), "{}[{}, {}, \"{}\"]", text.empty() ? "" : ", ",
+                     start + static_cast<std::int64_t>(i), start + static_cast<std::int64_t>(end),
+                     row_state_name(states[i]));
+    }
+    i = end;
+  }
+  return text;
+}
+
+std::string weights(const Routes& routes) {
+  const WeightType type = routes.shape().weight_type();
+  if (type == WeightType::none) return "";
+  const std::string file = weights_to_npy(routes);
+  return fmt::format(R"(, "weights": {{"dtype": "{}", "npy": "{}"}})", weight_type_name(type),
+                     base64_encode(std::as_bytes(std::span(file))));
+}
+
+Json parse(std::string_view text) {
+  Json json = detail::parse_json(text, "routes");
+  if (!json.is_object()) {
+    throw ArgumentError(fmt::format("routes that are no JSON object: {}", detail::shown(json)));
+  }
+  return json;
+}
+
+[[noreturn]] void bad_member(const Json& json, const char* name) {
+  throw ArgumentError(fmt::format("routes whose \"{}\" is {}; see to_json()", name,
+                                  json.contains(name) ? detail::shown(json[name]) : "not there"));
+}
+
+std::int64_t integer(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  if (found == json.end() || !is_integer(*found)) bad_member(json, name);
+  return found->get<std::int64_t>();
+}
+
+std::string string(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  if (found == json.end() || !found->is_string()) bad_member(json, name);
+  return found->get<std::string>();
+}
+
+const Json& array(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  if (found == json.end() || !found->is_array()) bad_member(json, name);
+  return *found;
+}
+
+std::string decoded(const Json& json) {
+  const std::vector<std::byte> file = base64_decode(string(json, "npy"));
+  return {reinterpret_cast<const char*>(file.data()), file.size()};
+}
+
+// Numbers alone do not tell the layers of one pipeline stage from another's (H31).
+void require_same_model(const Json& json, const ModelShape& shape) {
+  const Json& layers = array(json, "layers");
+  if (!std::ranges::all_of(layers, is_integer)) bad_member(json, "layers");
+  if (layers != Json(shape.moe_layers())) {
+    throw ArgumentError(fmt::format(
+        "routes of MoE layers {} for rows of MoE layers {}: read them as the shape that they were "
+        "written with; Routes::with_layers() takes some of its layers",
+        detail::shown(layers), detail::join_ranges(shape.moe_layers())));
+  }
+  if (const std::int64_t experts = integer(json, "num_experts"); experts != shape.num_experts()) {
+    throw ArgumentError(
+        fmt::format("routes of {} experts for rows of {}", experts, shape.to_string()));
+  }
+}
+
+// Ids, and the weights that the shape has; no others.
+Routes rows(const Json& json, const std::string& ids, const ModelShape& shape, std::int64_t start) {
+  const auto found = json.find("weights");
+  const std::string_view type = weight_type_name(shape.weight_type());
+  if (shape.weight_type() == WeightType::none) {
+    if (found == json.end()) return from_npy(ids, shape, start);
+    throw ArgumentError(
+        fmt::format("routes with weights for rows of {}: read them as the shape that they were "
+                    "written with, shape.with_weights(), or write them without",
+                    shape.to_string()));
+  }
+  if (found == json.end() || !found->is_object()) bad_member(json, "weights");
+  if (string(*found, "dtype") != type) {
+    throw ArgumentError(fmt::format(
+        "routes with {} weights for rows of {}: read them as the shape that they were written "
+        "with, shape.with_weights() of that type",
+        detail::shown((*found)["dtype"]), shape.to_string()));
+  }
+  return from_npy(ids, decoded(*found), shape, start);
+}
+
+RowState state_named(const Json& name) {
+  const auto* found =
+      std::ranges::find(kNotPresent, name.get_ref<const std::string&>(), row_state_name);
+  if (found != std::end(kNotPresent)) return *found;
+  throw ArgumentError(fmt::format("routes with rows that are {}", detail::shown(name)));
+}
+
+// Says why rows have no ids.
+void note_reasons(const Json& runs, Routes& routes) {
+  for (const Json& run : runs) {
+    if (!run.is_array() || run.size() != 3 || !is_integer(run[0]) || !is_integer(run[1]) ||
+        !run[2].is_string()) {
+      throw ArgumentError(fmt::format("routes with \"not_present\": {}", detail::shown(run)));
+    }
+    const RowState state = state_named(run[2]);
+    const TokenRange rows{run[0].get<std::int64_t>(), run[1].get<std::int64_t>()};
+    const TokenRange all = routes.range();
+    if (rows.start < all.start || rows.end > all.end || rows.start > rows.end) {
+      throw ArgumentError(fmt::format("routes of [{}, {}) with \"not_present\": [{}, {})",
+                                      all.start, all.end, rows.start, rows.end));
+    }
+    for (std::int64_t p = rows.start; p < rows.end; ++p) {
+      RowState& known = routes.states()[static_cast<std::size_t>(p - all.start)];
+      if (known != RowState::missing) {
+        throw ArgumentError(
+            fmt::format("routes whose row {} has ids, but is \"{}\"", p, row_state_name(state)));
+      }
+      known = state;
+    }
+  }
+}
+
+}  // namespace
+
+std::string to_json(const Routes& routes, IdType type) {
+  const std::string rows = not_present(routes);
+  return fmt::format(
+      R"({{"start": {}, "end": {}, "dtype": "{}", "shape": [{}, {}, {}], "layers": [{}], )"
+      R"("num_experts": {}, "npy": "{}"{}{}}})",
+      routes.range().start, routes.range().end, id_type_name(type), routes.range().size(),
+      routes.shape().num_layers(), routes.shape().top_k(),
+      fmt::join(routes.shape().moe_layers(), ", "), routes.shape().num_experts(),
+      to_npy_base64(routes, type), weights(routes),
+      rows.empty() ? "" : fmt::format(R"(, "not_present": [{}])", rows));
+}
+
+Routes from_json(std::string_view text, const ModelShape& shape) {
+  const Json json = parse(text);
+  const std::int64_t start = integer(json, "start");
+  const std::int64_t end = integer(json, "end");
+  const std::string dtype = string(json, "dtype");
+  const Json& dimensions = array(json, "shape");
+  if (!std::ranges::all_of(dimensions, is_integer)) bad_member(json, "shape");
+  require_same_model(json, shape);
+  const std::string bytes = decoded(json);
+
+  Routes routes = rows(json, bytes, shape, start);
+  const Json found{routes.range().size(), shape.num_layers(), shape.top_k()};
+  if (routes.range().end != end || dimensions != found) {
+    throw ArgumentError(
+        fmt::format("routes that say [{}, {}) with \"shape\" {}, but hold the rows [{}, {})", start,
+                    end, detail::shown(json["shape"]), routes.range().start, routes.range().end));
+  }
+  const std::optional<IdType> held = detail::id_type_named(detail::read_npy_header(bytes).type);
+  if (const auto type = id_type_name(held.value()); type != dtype) {
+    throw ArgumentError(fmt::format("routes whose \"dtype\" is {}, but which hold {}",
+                                    detail::shown(json["dtype"]), type));
+  }
+  if (json.contains("not_present")) note_reasons(array(json, "not_present"), routes);
+  return routes;
+}
+
+}  // namespace moetap

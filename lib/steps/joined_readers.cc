@@ -1,0 +1,117 @@
+#include "lib/steps/joined_readers.h"
+
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "lib/internal/injection.h"
+
+namespace moetap::detail {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Between two rounds of a wait: the members have a place each to sleep at, and one thread can only
+// sleep at one. Its step is found at most this much later than a wait for one member would.
+void pause_for(Clock::duration waited) {
+  using std::chrono::microseconds;
+  if (waited < microseconds(25)) return std::this_thread::yield();
+  std::this_thread::sleep_for(std::min<Clock::duration>(waited / 8, microseconds(200)));
+}
+
+}  // namespace
+
+void JoinedReaders::add(std::unique_ptr<SlotReadTransport> reader, std::string name) {
+  if (!reader) throw ArgumentError(fmt::format("the transport of {} is null", name));
+  if (!members_.empty() && reader->num_slots() != first().num_slots()) {
+    throw ArgumentError(fmt::format("{} has {} slots, {} has {}: all use the same slot numbers",
+                                    name, reader->num_slots(), members_.front().name,
+                                    first().num_slots()));
+  }
+  members_.push_back({std::move(reader), std::move(name)});
+}
+
+Step JoinedReaders::last_step() {
+  Step least = StepWindow{}.last;
+  for (const Member& member : members_) least = std::min(least, member.reader->last_step());
+  return arrived_ = std::max(arrived_, least);
+}
+
+bool JoinedReaders::worker_alive() const {
+  return std::ranges::all_of(members_,
+                             [](const Member& member) { return member.reader->worker_alive(); });
+}
+
+DroppedSteps JoinedReaders::dropped() const {
+  DroppedSteps all;
+  for (const Member& member : members_) {
+    const DroppedSteps dropped = member.reader->dropped();
+    all.count += dropped.count;
+    all.last = std::max(all.last, dropped.last);
+  }
+  return all;
+}
+
+const JoinedReaders::Member* JoinedReaders::poll(Step step) {
+  const Member* behind = nullptr;
+  for (const Member& member : members_) {
+    if (behind != nullptr && MOETAP_OFF("H35 all in turn")) break;
+    if (member.reader->last_step() < step && behind == nullptr) behind = &member;
+  }
+  return behind;
+}
+
+void JoinedReaders::wait_for(Step step, Milliseconds limit) {
+  const auto start = Clock::now();
+  for (const Member* behind = poll(step); behind != nullptr; behind = poll(step)) {
+    const auto waited = Clock::now() - start;
+    // Whoever died may have handed over its last words just before.
+    const bool alive = behind->reader->worker_alive();
+    if ((!alive && behind->reader->last_step() < step) || waited >= limit) {
+      throw_timeout(*behind, step, limit);
+    }
+    pause_for(waited);
+  }
+  std::optional<StepFailed> failed;
+  for (const Member& member : members_) {
+    try {
+      member.reader->wait_for(step, Milliseconds(0));
+    } catch (const StepFailed& error) {
+      if (!failed) failed.emplace(step, fmt::format("in {}: {}", member.name, error.reason()));
+    }
+  }
+  arrived_ = std::max(arrived_, step);
+  if (failed) throw StepFailed(*failed);
+}
+
+// With the member's own words.
+void JoinedReaders::throw_timeout(const Member& member, Step step, Milliseconds limit) const {
+  try {
+    member.reader->wait_for(step, Milliseconds(0));
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(fmt::format("{} ms for all of {}; of {}: {}", limit.count(), members_.size(),
+                                   member.name, error.what()));
+  } catch (const StepFailed&) {  // it has just come
+  }
+  throw TimeoutError(fmt::format("{} ms for all of {}; {} has only just come to step {}",
+                                 limit.count(), members_.size(), member.name, step));
+}
+
+void check_read_sizes(std::size_t num_slots, std::size_t num_windows, std::size_t rows_bytes,
+                      std::size_t num_states, std::size_t row_bytes) {
+  const bool windows_fit = num_windows == 1 || num_windows == num_slots;
+  if (windows_fit && num_states == num_slots && rows_bytes == num_slots * row_bytes) return;
+  throw ArgumentError(fmt::format(
+      "read of {} slots with {} windows into {} bytes and {} states: needed are one "
+      "window or one a slot, {} bytes and {} states",
+      num_slots, num_windows, rows_bytes, num_states, num_slots * row_bytes, num_slots));
+}
+
+}  // namespace moetap::detail

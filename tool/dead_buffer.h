@@ -1,0 +1,21 @@
+// A buffer whose worker has died.
+#pragma once
+
+#include <moetap/endpoint.h>
+#include <moetap/routes.h>
+#include <moetap/types.h>
+
+#include <span>
+
+#include "tool/segment_file.h"
+
+namespace moetap::tool {
+
+// Its rows and their states: schedulers may live on, and put rows there. Under the buffer's lock,
+// for as long as its file is there; a row that changes meanwhile is missing. MismatchError;
+// TimeoutError if the lock is not free within the endpoint's limit, or if the buffer has an owner
+// by then.
+void read_dead(const SegmentFile& file, const Endpoint& endpoint, std::span<const Slot> slots,
+               StepWindow window, Routes& routes);
+
+}  // namespace moetap::tool

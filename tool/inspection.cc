@@ -1,0 +1,221 @@
+#include "tool/inspection.h"
+
+#include <moetap/error.h>
+#include <moetap/file_lock.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <system_error>
+
+#include "ipc/internal/names.h"
+#include "ipc/internal/native_layout.h"
+#include "ipc/internal/ring.h"
+#include "tool/failure.h"
+#include "tool/segment_file.h"
+
+namespace moetap::tool {
+namespace {
+
+using Kind = SegmentInfo::Kind;
+
+// What was written before what has just been read is there for what is read next.
+void fence() { std::atomic_thread_fence(std::memory_order_acquire); }
+
+// By its head, which is there when everything else is.
+Kind kind_of(const SegmentFile& file) {
+  const auto magic = file.size().bytes < sizeof(std::uint64_t) ? 0 : file.at<std::uint64_t>(0);
+  fence();
+  if (magic == kShmMagic) return Kind::shm;
+  if (magic == kRingMagic) return Kind::ring;
+  if (magic == 0) return Kind::other;
+  throw MismatchError(fmt::format("unknown magic {:#018x}", magic));
+}
+
+// Its maker has reserved all of it: what is not there, nobody has to read.
+void require_bytes(const SegmentFile& file, std::size_t needed) {
+  const auto [bytes, there] = file.size();
+  if (bytes < needed) {
+    throw MismatchError(fmt::format("{} bytes, but what it says it holds takes {}", bytes, needed));
+  }
+  if (there < needed) {
+    throw MismatchError(
+        fmt::format("what it says it holds takes {} bytes, of which {} are there", needed, there));
+  }
+}
+
+Endpoint checked_endpoint(const SegmentFile& file, Kind kind) {
+  const bool ring = kind == Kind::ring;
+  const auto fields = file.at<ControlFields>(offsetof(ControlHead, fields));
+  const std::uint32_t version = ring ? kRingVersion : kShmVersion;
+  if (fields.version != version) {
+    throw MismatchError(
+        fmt::format("layout version {}, this program knows {}", fields.version, version));
+  }
+  const NamedEndpoint named = parse_name(file.name()).value_or(NamedEndpoint{});
+  try {
+    Endpoint endpoint{.instance = named.instance,
+                      .dp_rank = named.dp_rank,
+                      .stage = named.stage,
+                      .part = named.part,
+                      .shape = fields.shape(),
+                      .num_slots = fields.num_slots,
+                      .max_tokens = fields.max_tokens,
+                      .ring_depth = fields.ring_depth};
+    endpoint.validate();
+    if ((ring ? ring_name(endpoint) : buffer_name(endpoint)) != file.name()) {
+      throw MismatchError(fmt::format("{} is no name of an instance and a rank", file.name()));
+    }
+    require_bytes(file, ring ? Ring::bytes(endpoint) : native_bytes(endpoint));
+    return endpoint;
+  } catch (const std::logic_error& error) {  // ArgumentError: nobody makes such an endpoint
+    throw MismatchError(error.what());
+  }
+}
+
+// Nothing of an entry that is empty or being written.
+std::optional<std::pair<Step, std::string>> failed_step(const SegmentFile& file,
+                                                        std::size_t entry) {
+  const auto step_now = [&] { return file.at<Step>(entry + offsetof(FailedStep, step)); };
+  const Step step = step_now();
+  fence();
+  using Reason = std::array<char, sizeof(FailedStep::reason)>;
+  const auto reason = file.at<Reason>(entry + offsetof(FailedStep, reason));
+  fence();
+  if (step == 0 || step_now() != step) return std::nullopt;
+  return std::pair(step, std::string(reason.data(), strnlen(reason.data(), reason.size())));
+}
+
+// The kernel lists no holder that this PID namespace has no number for: who may have the lock then
+// knows that nobody had. For a moment only, so that who wants it meanwhile polls once more.
+void inspect_lock(Inspection& found) {
+  constexpr int kTries = 10;  // one that is listed a moment later
+  if (found.segment.lock_file.empty()) return;
+  try {
+    FileLock lock(found.segment.lock_file, FileLock::Open::existing);
+    for (int tries = 0; tries < kTries; ++tries) {
+      found.lock_holder = lock.holder();
+      found.lock_held = found.lock_holder != 0 || !lock.try_lock();
+      if (found.lock_holder != 0 || !found.lock_held) return;
+    }
+  } catch (const MismatchError&) {  // its worker has just removed it, or nobody made it
+  } catch (const SystemError& error) {
+    if (error.code() != std::errc::no_such_file_or_directory) throw;
+  }
+}
+
+void inspect_buffer(const SegmentFile& file, Inspection& found) {
+  found.last_step = file.at<Step>(offsetof(ShmControl, last_step));
+  for_each_stamps(file, found.endpoint->num_slots, [&](Slot, std::span<const Step> stamps) {
+    found.rows_present += std::ranges::count_if(stamps, [](Step stamp) { return stamp != 0; });
+  });
+  for (std::size_t i = 0; i < ShmControl::kFailures; ++i) {
+    auto failed = failed_step(file, offsetof(ShmControl, failed) + i * sizeof(FailedStep));
+    if (failed) found.failed_steps.push_back(std::move(*failed));
+  }
+  std::ranges::sort(found.failed_steps);
+  inspect_lock(found);
+}
+
+std::uint64_t committed_now(const SegmentFile& file) {
+  return file.at<std::uint64_t>(offsetof(RingControl, committed));
+}
+
+// Both ends go on meanwhile. Counters only grow, and `released` is at most `committed` and at least
+// a depth below it: then what was read of it before and after has to fit in the same way.
+std::uint64_t waiting_now(const SegmentFile& file, std::uint64_t depth) {
+  const auto released_now = [&] { return file.at<std::uint64_t>(offsetof(RingControl, released)); };
+  const std::uint64_t before = released_now();
+  fence();
+  const std::uint64_t committed = committed_now(file);
+  fence();
+  const std::uint64_t after = released_now();
+  if (before > committed || (committed > after && committed - after > depth)) {
+    throw MismatchError(fmt::format("{} records handed over and {} taken, in a ring of {}",
+                                    committed, before > committed ? before : after, depth));
+  }
+  return committed > after ? committed - after : 0;
+}
+
+// The last record that says how a step ended, 0 if none does: behind it are others, at most a
+// ring's depth. Nothing if a descriptor was overwritten while it was read.
+std::optional<Step> try_last_step(const SegmentFile& file, std::uint64_t depth) {
+  const std::uint64_t committed = committed_now(file);
+  fence();
+  for (std::uint64_t n = committed; n > 0 && (n == committed || committed - n + 1 < depth); --n) {
+    const auto descriptor =
+        file.at<Descriptor>(sizeof(RingControl) + (n - 1) % depth * sizeof(RingDescriptor));
+    fence();
+    const std::uint64_t now = committed_now(file);
+    // The producer describes a record just before it hands it over.
+    if (now != committed && now - n + 1 >= depth) return std::nullopt;
+    using D = Descriptor::Kind;
+    if (descriptor.kind > D::step_done) {
+      throw MismatchError(
+          fmt::format("a descriptor of kind {}", static_cast<std::uint32_t>(descriptor.kind)));
+    }
+    if (descriptor.kind != D::request && descriptor.kind != D::request_end) return descriptor.step;
+  }
+  return Step{0};
+}
+
+// The same twice is no half of a write.
+DroppedSteps dropped_so_far(const SegmentFile& file) {
+  struct alignas(DropNote) Copy {
+    std::array<std::byte, sizeof(DropNote)> bytes;
+  };
+  constexpr int kTries = 1000;
+  const auto copy = [&file] { return file.at<Copy>(offsetof(RingControl, drops)); };
+  for (int tries = 0; tries < kTries; ++tries) {
+    const Copy once = copy();
+    fence();
+    if (once.bytes != copy().bytes) continue;
+    const auto drops = reinterpret_cast<const DropNote*>(once.bytes.data())->read();
+    if (drops) return {drops->run.total, drops->run.last};
+  }
+  return {};  // its worker died while it wrote
+}
+
+void inspect_ring(const SegmentFile& file, Inspection& found) {
+  constexpr int kTries = 1000;  // no worker fills a ring in the time of one, again and again
+  const auto depth = static_cast<std::uint64_t>(found.endpoint->ring_depth);
+  found.waiting = waiting_now(file, depth);
+  found.dropped = dropped_so_far(file);
+  for (int tries = 0; tries < kTries; ++tries) {
+    if (const auto step = try_last_step(file, depth)) {
+      found.last_step = *step;
+      return;
+    }
+  }
+  throw MismatchError("records are handed over faster than any worker does");
+}
+
+}  // namespace
+
+Endpoint endpoint_of(const SegmentFile& file) {
+  const Kind kind = kind_of(file);
+  if (kind != Kind::other) return checked_endpoint(file, kind);
+  throw TimeoutError(fmt::format("{} is still being made: ask again", file.name()));
+}
+
+Inspection inspect(const SegmentInfo& segment) {
+  Inspection found{.segment = segment};
+  if (segment.owner == SegmentInfo::Owner::unknown || segment.kind == Kind::wire) return found;
+  try {
+    const SegmentFile file(segment.name);
+    found.segment.kind = kind_of(file);
+    if (found.segment.kind == Kind::other) return found;
+    found.endpoint = checked_endpoint(file, found.segment.kind);
+    found.segment.kind == Kind::ring ? inspect_ring(file, found) : inspect_buffer(file, found);
+  } catch (const MismatchError& error) {
+    found.problem = error.what();
+    found.endpoint.reset();
+  }
+  return found;
+}
+
+}  // namespace moetap::tool
