@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/example.h"
+#include "example.h"
 
 namespace {
 

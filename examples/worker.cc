@@ -14,7 +14,7 @@
 #include <iostream>
 #include <string>
 
-#include "examples/example.h"
+#include "example.h"
 
 namespace {
 

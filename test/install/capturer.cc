@@ -9,7 +9,7 @@
 #include <cstring>
 #include <memory>
 
-#include "test/install/endpoint.h"
+#include "endpoint.h"
 
 int main(int, char** argv) {
   auto device = moetap::make_host_device();

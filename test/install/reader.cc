@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "test/install/endpoint.h"
+#include "endpoint.h"
 
 int main(int, char** argv) {
   moetap::Reader reader(moetap::make_shm_reader(endpoint(argv[1])));

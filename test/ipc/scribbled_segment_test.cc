@@ -154,12 +154,15 @@ TEST_F(ScribbledSegment, AWireRowThatChangesUnderItsReaderIsGoodOrNamed) {
   endpoint.shape = ModelShape::uniform(128, 8, 256);  // long enough to change on the way
   ShmWriter wire(endpoint);
   const auto reader = make_shm_reader(endpoint);
+  std::vector<std::byte> row(endpoint.shape.row_bytes());  // experts 0 to 7 at each layer
+  for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<std::byte>(i % 8);
+  wire.publish(1, Slots{0}, row);
   ChildProcess neighbour([&] {
     const Segment own = Segment::open(buffer_name(endpoint));
     auto* id = reinterpret_cast<WireId*>(own.bytes().data()) + endpoint.shape.row_ids() - 1;
     for (;;) {
       std::atomic_ref(*id).store(4711, std::memory_order_relaxed);
-      std::atomic_ref(*id).store(3, std::memory_order_relaxed);
+      std::atomic_ref(*id).store(7, std::memory_order_relaxed);
       for (int i = 0; i < 100; ++i) std::atomic_ref(*id).load(std::memory_order_relaxed);
     }
   });
