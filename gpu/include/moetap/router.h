@@ -20,8 +20,8 @@ struct RouterOptions {
   int top_k = 0;
   Scoring scoring = Scoring::softmax;
   // Experts lie in this many groups of equal size; picks come from the best top_groups of them. A
-  // group is as good as its two best experts together if there is a bias and it has two, else as its
-  // best one (DeepSeek-V3, -V2).
+  // group is as good as its two best experts together if there is a bias and it has two, else as
+  // its best one (DeepSeek-V3, -V2).
   int num_groups = 1;
   int top_groups = 1;
   bool renormalize = true;  // a token's weights sum up to `scale`
