@@ -43,7 +43,7 @@ struct DumpOptions {
 };
 ExitStatus dump_command(const DumpOptions& options);
 
-// All numbers but those of the model are 1 or more.
+// All numbers but those of the model and `blocks` are 1 or more.
 struct PlanOptions {
   std::string config;  // a file; or
   std::string model;   // a known model; or
@@ -52,7 +52,7 @@ struct PlanOptions {
   int experts = 0;
   std::string weights = "none";
   std::int64_t tokens = 8192;
-  std::int64_t blocks = 0;
+  std::int64_t blocks = 0;  // 0: of no endpoint, but the model alone
   int block_size = 16;
   int ranks = 1;
   int ring_depth = 4;

@@ -80,7 +80,7 @@ would lie beside rows without weights.)";
 
 constexpr const char* kPlan =
     R"(Says which of the model's layers have a router, in ranges ("3-60"), and how many hidden layers
-there are; then what an endpoint takes, for each transport: bytes on the device, of pinned memory, in
+there are; with --blocks, also what an endpoint takes, for each transport: bytes on the device, of pinned memory, in
 shared memory, in the scheduler, and over the bus for a step. The numbers come from the functions
 that the library allocates by. The ring of the `device` transport is pinned and shared memory, and
 counts as both. A per-request host cache grows with the running requests and is not in it.)";
@@ -237,15 +237,20 @@ class Program {
     sub->add_option("--weights", plan.weights, "captured beside the ids")
         ->check(CLI::IsMember({"none", "float32", "bfloat16"}))
         ->capture_default_str();
-    add_number(sub, "--tokens", plan.tokens, "the most tokens of a step")->default_str("8192");
-    add_number(sub, "--blocks", plan.blocks, "KV blocks of a rank (anchor group)")->required();
-    add_number(sub, "--block-size", plan.block_size, "tokens of a block", kMost)->default_str("16");
-    add_number(sub, "--ranks", plan.ranks, "data-parallel ranks", kMost)->default_str("1");
-    add_number(sub, "--ring-depth", plan.ring_depth, "steps that may wait for the scheduler", kMost)
-        ->default_str("4");
-    add_number(sub, "--staging-depth", plan.staging_depth, "snapshots that may wait for their copy",
-               kMost)
-        ->default_str("2");
+    CLI::Option* blocks =
+        add_number(sub, "--blocks", plan.blocks,
+                   "KV blocks of a rank (anchor group); left out: the model's layers only");
+    const auto add_of_endpoint = [&](const char* name, auto& value, const char* text,
+                                     std::int64_t most) {
+      add_number(sub, name, value, text, most)->default_str(std::to_string(value))->needs(blocks);
+    };
+    add_of_endpoint("--tokens", plan.tokens, "the most tokens of a step", kAnyNumber);
+    add_of_endpoint("--block-size", plan.block_size, "tokens of a block", kMost);
+    add_of_endpoint("--ranks", plan.ranks, "data-parallel ranks", kMost);
+    add_of_endpoint("--ring-depth", plan.ring_depth, "steps that may wait for the scheduler",
+                    kMost);
+    add_of_endpoint("--staging-depth", plan.staging_depth, "snapshots that may wait for their copy",
+                    kMost);
   }
 
   void add_gc() {

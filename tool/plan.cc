@@ -38,7 +38,7 @@ WeightType weights_of(const PlanOptions& options) {
   return WeightType::none;
 }
 
-ModelShape shape_of(const PlanOptions& options) {
+ModelShape model_of(const PlanOptions& options) {
   const bool numbers = options.layers != 0 || options.top_k != 0 || options.experts != 0;
   if (int(!options.config.empty()) + int(!options.model.empty()) + int(numbers) != 1) {
     throw ArgumentError(
@@ -50,6 +50,10 @@ ModelShape shape_of(const PlanOptions& options) {
   return ModelShape::uniform(options.layers, options.top_k, options.experts);
 }
 
+ModelShape shape_of(const PlanOptions& options) {
+  return model_of(options).with_weights(weights_of(options));
+}
+
 Endpoint endpoint_of(const PlanOptions& options) {
   if (options.blocks > std::numeric_limits<std::int64_t>::max() / options.block_size) {
     throw ArgumentError(fmt::format("{} blocks of {} tokens: more than there are numbers for",
@@ -57,7 +61,7 @@ Endpoint endpoint_of(const PlanOptions& options) {
   }
   Endpoint endpoint{.instance = "plan",
                     .dp_rank = options.ranks - 1,
-                    .shape = shape_of(options).with_weights(weights_of(options)),
+                    .shape = shape_of(options),
                     .num_slots = options.blocks * options.block_size,
                     .max_tokens = options.tokens,
                     .ring_depth = options.ring_depth};
@@ -120,13 +124,17 @@ std::string ranges(const std::vector<int>& layers) {
   return text;
 }
 
-std::string to_text(const Endpoint& endpoint, const std::vector<Transport>& all, int ranks) {
-  std::string text = fmt::format(
-      "{}, {} slots, steps of up to {} tokens, {} {}; rows of {} bytes\n"
+std::string to_text(const ModelShape& shape) {
+  return fmt::format(
+      "{}; rows of {} bytes\n"
       "MoE layers {} of {} hidden layers\n",
-      endpoint.shape.to_string(), endpoint.num_slots, endpoint.max_tokens, ranks,
-      ranks == 1 ? "rank" : "ranks", endpoint.shape.row_bytes(),
-      ranges(endpoint.shape.moe_layers()), endpoint.shape.num_hidden_layers());
+      shape.to_string(), shape.row_bytes(), ranges(shape.moe_layers()), shape.num_hidden_layers());
+}
+
+std::string to_text(const Endpoint& endpoint, const std::vector<Transport>& all, int ranks) {
+  std::string text =
+      fmt::format("{}{} slots, steps of up to {} tokens, {} {}\n", to_text(endpoint.shape),
+                  endpoint.num_slots, endpoint.max_tokens, ranks, ranks == 1 ? "rank" : "ranks");
   for (const Transport& transport : all) {
     text += fmt::format("\n{}\n", transport.name);
     for (const Part& part : transport.parts) {
@@ -139,17 +147,20 @@ std::string to_text(const Endpoint& endpoint, const std::vector<Transport>& all,
   return text;
 }
 
+nlohmann::json to_json(const ModelShape& shape) {
+  return {{"num_layers", shape.num_layers()},
+          {"moe_layers", shape.moe_layers()},
+          {"num_hidden_layers", shape.num_hidden_layers()},
+          {"top_k", shape.top_k()},
+          {"num_experts", shape.num_experts()},
+          {"weights", weight_type_name(shape.weight_type())},
+          {"row_bytes", shape.row_bytes()}};
+}
+
 nlohmann::json to_json(const Endpoint& endpoint, const std::vector<Transport>& all, int ranks) {
-  nlohmann::json json = {{"num_layers", endpoint.shape.num_layers()},
-                         {"moe_layers", endpoint.shape.moe_layers()},
-                         {"num_hidden_layers", endpoint.shape.num_hidden_layers()},
-                         {"top_k", endpoint.shape.top_k()},
-                         {"num_experts", endpoint.shape.num_experts()},
-                         {"weights", weight_type_name(endpoint.shape.weight_type())},
-                         {"row_bytes", endpoint.shape.row_bytes()},
-                         {"num_slots", endpoint.num_slots},
-                         {"max_tokens", endpoint.max_tokens},
-                         {"ranks", ranks}};
+  nlohmann::json json = to_json(endpoint.shape);
+  json.update(
+      {{"num_slots", endpoint.num_slots}, {"max_tokens", endpoint.max_tokens}, {"ranks", ranks}});
   for (const Transport& transport : all) {
     auto& parts = json["per_rank"]
                       [transport.name == std::string("shm, wire layout") ? "wire" : transport.name];
@@ -161,6 +172,11 @@ nlohmann::json to_json(const Endpoint& endpoint, const std::vector<Transport>& a
 }  // namespace
 
 ExitStatus plan_command(const PlanOptions& options) {
+  if (options.blocks == 0) {
+    const ModelShape shape = shape_of(options);
+    print(options.json ? to_json(shape).dump() + '\n' : to_text(shape));
+    return kDone;
+  }
   const Endpoint endpoint = endpoint_of(options);
   const auto all = transports(endpoint, options.staging_depth);
   print(options.json ? to_json(endpoint, all, options.ranks).dump() + '\n'

@@ -5,8 +5,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/internal/json_text.h"
@@ -20,30 +23,47 @@ namespace {
 using Json = nlohmann::json;
 using detail::ConfigValues;
 
-// The language model of a configuration, and what it is in: multimodal ones have it one or two
-// levels down.
-struct LanguageModel {
-  const Json* json;
-  std::vector<const Json*> around;  // outermost first
-};
+// Where the language model is: multimodal ones have it one or two levels down.
+constexpr const char* kPaths[] = {"/text_config",     "/thinker_config/text_config",
+                                  "/thinker_config",  "/llm_config",
+                                  "/language_config", ""};
 
-LanguageModel language_model(const Json& root) {
-  if (!root.is_object()) throw ArgumentError("the configuration is not a JSON object");
-  for (const char* path :
-       {"/text_config", "/thinker_config/text_config", "/llm_config", "/language_config", ""}) {
-    Json::json_pointer pointer(path);
+// "text_config.", for the names of its keys.
+std::string prefix_of(std::string path) {
+  if (path.empty()) return path;
+  std::ranges::replace(path, '/', '.');
+  return path.substr(1) + ".";
+}
+
+// Those of kPaths that are there, by their prefix.
+std::vector<std::pair<std::string, const Json*>> descriptions(const Json& root) {
+  std::vector<std::pair<std::string, const Json*>> found;
+  for (const char* path : kPaths) {
+    const Json::json_pointer pointer(path);
     if (!root.contains(pointer) || !root[pointer].is_object()) continue;
-    if (ConfigValues(root[pointer]).num_experts() == 0) continue;
-    LanguageModel found{&root[pointer], {}};
-    while (!pointer.empty()) {
-      pointer.pop_back();
-      found.around.insert(found.around.begin(), &root[pointer]);
-    }
-    return found;
+    found.emplace_back(prefix_of(path), &root[pointer]);
   }
-  throw ArgumentError(fmt::format(
-      "a dense model has no routes: none of {} is above 1, at the top or under \"text_config\"",
-      fmt::join(detail::expert_names(), ", ")));
+  return found;
+}
+
+// The first of them that has experts. The others may not contradict it.
+const Json& language_model(const Json& root) {
+  if (!root.is_object()) throw ArgumentError("the configuration is not a JSON object");
+  const auto all = descriptions(root);
+  const auto model = std::ranges::find_if(
+      all, [](const auto& one) { return ConfigValues(*one.second).num_experts() != 0; });
+  if (model == all.end()) {
+    throw ArgumentError(fmt::format(
+        "a dense model has no routes: none of {} is above 1, at the top or under "
+        "\"text_config\", or one of {} is false. If "
+        "its experts have other names, use ModelShape's constructor",
+        fmt::join(detail::expert_names(), ", "), fmt::join(detail::switch_names(), ", ")));
+  }
+  for (const auto& [prefix, other] : all) {
+    if (other == model->second) continue;
+    ConfigValues(*model->second).require_same(model->first, ConfigValues(*other), prefix);
+  }
+  return *model->second;
 }
 
 std::string read_file(const std::filesystem::path& path) {
@@ -62,10 +82,9 @@ std::string read_file(const std::filesystem::path& path) {
 
 ModelShape ModelShape::from_config(std::string_view json) {
   const Json root = detail::parse_json(detail::quote_non_numbers(json), "the configuration");
-  const LanguageModel model = language_model(root);
-  const ConfigValues config(*model.json);
+  const ConfigValues config(language_model(root));
   const int num_layers = config.num_layers();
-  detail::refuse_unknown_schedules(config, model.around);
+  detail::refuse_unknown_schedules(config, root);
   return ModelShape(detail::moe_layers_of(config), config.top_k(),
                     static_cast<int>(config.num_experts()), num_layers);
 }

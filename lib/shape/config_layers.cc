@@ -10,6 +10,7 @@
 
 #include "lib/internal/json_text.h"
 #include "lib/internal/text.h"
+#include "lib/shape/config_words.h"
 
 namespace moetap::detail {
 namespace {
@@ -119,9 +120,7 @@ class MoeLayers {
   std::vector<bool> flags(std::string_view key, const Json& list) const {
     require_entries(key, list);
     std::vector<bool> layers;
-    for (const Json& flag : list) {
-      layers.push_back(flag.is_boolean() ? flag.get<bool>() : integer(key, flag, 0, 1) == 1);
-    }
+    for (const Json& value : list) layers.push_back(flag(key, value));
     return layers;
   }
 
@@ -195,20 +194,24 @@ class MoeLayers {
   }
 
   // What a hybrid model's blocks are (Nemotron-H). Lists that name attention only (Jamba, Qwen) say
-  // nothing of the MLPs after it.
+  // nothing of the MLPs after it; some of those go on with the layers of a draft model (Step-3.5).
   void block_types() {
-    constexpr std::string_view kOthers[] = {"mamba", "mamba2",           "linear_attention",
-                                            "mlp",   "attention",        "full_attention",
-                                            "dense", "sliding_attention"};
     for (const std::string_view key : {"layers_block_type", "layer_types"}) {
       const Json* list = config_.find(key);
-      if (!list || !list->is_array()) continue;
-      const bool names_mlps = std::ranges::any_of(*list, [](const Json& word) {
-        return word.is_string() &&
-               (word.get_ref<const std::string&>().find("moe") != std::string::npos ||
-                word == "mlp" || word == "dense" || word == "sparse");
+      if (!list || is_list_of_attention(*list)) continue;
+      if (!list->is_array()) {
+        throw ArgumentError(fmt::format(
+            "\"{}\" is {}; it must be a list of one word for each layer", key, shown(*list)));
+      }
+      for (const Json& word : *list) {
+        if (layer_word(word)) continue;
+        throw ArgumentError(
+            fmt::format("\"{}\" has {}; known are {}", key, shown(word), known_layer_words()));
+      }
+      require_entries(key, *list);
+      keep_if([&](int i) {
+        return layer_word((*list)[static_cast<std::size_t>(i)]) == LayerWord::router;
       });
-      if (names_mlps) keep(words(key, *list, "moe", kOthers));
     }
   }
 
@@ -222,6 +225,12 @@ class MoeLayers {
           shown(*value), moe_.size()));
     }
     const auto& pattern = value->get_ref<const std::string&>();
+    if (const auto at = pattern.find_first_not_of("ME*-"); at != pattern.npos) {
+      throw ArgumentError(fmt::format(
+          "\"hybrid_override_pattern\" is {}, with {} for layer {}; known are M (Mamba), "
+          "E (experts), * (attention) and - (MLP)",
+          shown(*value), shown(pattern.substr(at, 1)), at));
+    }
     keep_if([&](int i) { return pattern[static_cast<std::size_t>(i)] == 'E'; });
   }
 

@@ -3,8 +3,6 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include <span>
-#include <string_view>
 #include <vector>
 
 #include "lib/shape/config_values.h"
@@ -15,9 +13,9 @@ namespace moetap::detail {
 // is malformed or contradicts another.
 std::vector<int> moe_layers_of(const ConfigValues& config);
 
-// Of the language model `config`, found inside `around` (outermost first): ArgumentError that names
-// the first key that looks like a layer schedule and is not one that moe_layers_of() reads.
-void refuse_unknown_schedules(const ConfigValues& config,
-                              std::span<const nlohmann::json* const> around);
+// Of the language model `config`, which is `root` or somewhere in it: ArgumentError that names the
+// first key of `root` that looks like a layer schedule and is not one that moe_layers_of() reads.
+// Descriptions of other models (vision, audio, drafts) are left alone.
+void refuse_unknown_schedules(const ConfigValues& config, const nlohmann::json& root);
 
 }  // namespace moetap::detail

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "lib/internal/json_text.h"
 #include "lib/shape/config_layers.h"
+#include "lib/shape/config_words.h"
 
 namespace moetap::detail {
 namespace {
@@ -46,53 +49,94 @@ constexpr std::string_view kRead[] = {
     "route_every_n",
 };
 // What looks like a schedule, but says nothing of which layers have a router.
-constexpr std::string_view kNoSchedules[] = {
-    "model_type",          "moe_aux_loss_freq",         "moe_layer_feed_fake_token",
-    "moe_layer_recompute", "moe_token_dispatcher_type", "moe_router_load_balancing_type",
-    "zero_expert_type"};
+constexpr std::string_view kNoSchedules[] = {"architectures",
+                                             "model_type",
+                                             "moe_aux_loss_freq",
+                                             "moe_dense_experts_token_type_id",
+                                             "moe_layer_feed_fake_token",
+                                             "moe_layer_recompute",
+                                             "moe_token_dispatcher_type",
+                                             "moe_router_load_balancing_type",
+                                             "zero_expert_type"};
+// Objects that describe other models, or how weights are kept, by parts of their names.
+constexpr std::string_view kOtherObjects[] = {
+    "vision", "visual",    "vit",     "image",     "audio",          "speech",      "talker",
+    "tts",    "2wav",      "codec",   "encoder",   "code_predictor", "draft",       "eagle",
+    "specul", "projector", "aligner", "connector", "quant",          "compression", "vae"};
 // Parts of names that are of no layers: a type of numbers, a normalization.
 constexpr std::string_view kNoWords[] = {"dtype", "layernorm", "layer_norm"};
 constexpr std::string_view kMlps[] = {"moe", "dense", "mlp", "expert"};
-constexpr std::string_view kWhich[] = {"layer", "idx",  "freq",     "type",  "every",
-                                       "skip",  "step", "interval", "period"};
+constexpr std::string_view kWhich[] = {"layer", "idx",     "freq",     "type",      "every",
+                                       "skip",  "step",    "interval", "period",    "first",
+                                       "start", "pattern", "layout",   "num_dense", "n_dense"};
+// Of lists of layers, which need no word for that.
+constexpr std::string_view kListed[] = {"moe", "dense", "mlp", "expert", "ffn", "sparse"};
+// Sparse attention has such lists too (MiniMax M3).
+constexpr std::string_view kAttentionParts[] = {"attn", "attention", "index"};
 
-template <std::size_t N>
-bool has_one_of(std::string_view text, const std::string_view (&words)[N]) {
+bool has_one_of(std::string_view text, std::span<const std::string_view> words) {
   return std::ranges::any_of(words, [&](auto word) { return text.find(word) != text.npos; });
 }
 
-template <std::size_t N>
-bool is_one_of(std::string_view text, const std::string_view (&words)[N]) {
-  return std::ranges::find(words, text) != std::end(words);
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
 }
 
-std::string words_of(std::string name) {
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+// Not the names of modules ("model.layers.0.mlp", "*experts").
+bool looks_like_schedule(const std::string& name, std::string_view key) {
+  if (key.find_first_of(".*/") != key.npos) return false;
+  std::string words = lower(name);
   for (const std::string_view word : kNoWords) {
-    for (auto at = name.find(word); at != name.npos; at = name.find(word)) {
-      name.erase(at, word.size());
+    for (auto at = words.find(word); at != words.npos; at = words.find(word)) {
+      words.erase(at, word.size());
     }
   }
-  return name;
+  return has_one_of(words, kMlps) && has_one_of(words, kWhich);
 }
 
 // A draft model's layers.
 bool is_of_drafts(std::string_view key) { return key.starts_with("mtp"); }
 
-// Words or letters, one a layer, of which some mean a router, under a name that is not read.
-bool is_list_of_layers(const Json& value, int num_layers) {
+// Words of which some mean a router, or do so where there is one for each layer.
+bool is_list_of_words(const Json& list, int num_layers) {
+  const bool of_each_layer = list.size() == static_cast<std::size_t>(num_layers);
+  return std::ranges::all_of(list, &Json::is_string) &&
+         std::ranges::any_of(list, [&](const Json& word) {
+           const std::string text = lower(word.get<std::string>());
+           if (text == "moe" || text == "experts") return true;
+           return of_each_layer &&
+                  (text == "dense" || text == "sparse" || text == "mlp" || text == "e" ||
+                   text.find("moe") != text.npos || text.find("expert") != text.npos);
+         });
+}
+
+// Ascending ids of layers, or a flag for each layer, of which some differ.
+bool is_list_of_numbers(const Json& list, int num_layers) {
+  const auto is_flag = [](const Json& flag) { return flag.is_boolean() || flag == 0 || flag == 1; };
+  const auto differs = [&](const Json& flag) { return flag != list.front(); };
+  if (list.size() == static_cast<std::size_t>(num_layers) && std::ranges::all_of(list, is_flag)) {
+    return std::ranges::any_of(list, differs);
+  }
+  const auto is_layer = [&](const Json& id) {
+    return is_integer(id) && id >= 0 && id < num_layers;
+  };
+  return !list.empty() && std::ranges::all_of(list, is_layer) &&
+         std::ranges::is_sorted(list, std::less_equal<>());
+}
+
+// Under a name that is not read.
+bool is_list_of_layers(const std::string& name, const Json& value, int num_layers) {
   if (value.is_string()) {
     const auto& text = value.get_ref<const std::string&>();
     return text.size() == static_cast<std::size_t>(num_layers) && text.find('E') != text.npos &&
            text.find_first_not_of("ME*-") == text.npos;
   }
-  return value.is_array() && value.size() == static_cast<std::size_t>(num_layers) &&
-         std::ranges::any_of(value, [](const Json& word) {
-           if (!word.is_string()) return false;
-           const auto& text = word.get_ref<const std::string&>();
-           return text == "dense" || text == "sparse" || text == "mlp" ||
-                  text.find("moe") != text.npos || text.find("expert") != text.npos;
-         });
+  if (!value.is_array()) return false;
+  if (is_list_of_words(value, num_layers)) return true;
+  const std::string words = lower(name);
+  return has_one_of(words, kListed) && !has_one_of(words, kAttentionParts) &&
+         is_list_of_numbers(value, num_layers);
 }
 
 [[noreturn]] void refuse(const std::string& name, const Json& value, std::string_view why) {
@@ -104,41 +148,65 @@ bool is_list_of_layers(const Json& value, int num_layers) {
 constexpr std::string_view kUnknown =
     "which looks like a schedule of the layers that have experts and is not understood";
 
-// `read`: by ConfigValues::find().
-void check(const Json& object, const std::string& path, bool read, int num_layers) {
-  constexpr std::string_view kAbout[] = {"moe", "dense", "mlp",   "expert",
-                                         "ffn", "route", "layer", "block"};
-  for (const auto& [key, value] : object.items()) {
-    if (value.is_null() || is_of_drafts(key) || is_one_of(key, kNoSchedules)) continue;
-    const std::string name = path + key;
-    if (is_one_of(key, kRead)) {
-      if (read) continue;
-      refuse(name, value, "which is not read there");
+class Schedules {
+ public:
+  explicit Schedules(const ConfigValues& config)
+      : config_(config), num_layers_(config.num_layers()) {}
+
+  // `path` from the outermost object; `inside` from the language model, of which `object` is a part
+  // then.
+  void check(const Json& object, const std::string& path,
+             const std::optional<std::string>& inside) const {
+    for (const auto& [key, value] : object.items()) {
+      if (value.is_null() || is_of_drafts(key) || is_one_of(key, kNoSchedules)) continue;
+      const std::string name = path + key;
+      if (&value == &config_.model()) {
+        check(value, name + ".", "");
+        continue;
+      }
+      if (is_one_of(key, kRead)) {
+        if (!is_read(object, inside)) refuse_unless_said(name, key, value, inside.has_value());
+        continue;
+      }
+      const std::string words = inside.value_or("") + key;
+      if (looks_like_schedule(words, key) || is_list_of_layers(words, value, num_layers_)) {
+        refuse(name, value, kUnknown);
+      }
+      if (!value.is_object() || has_one_of(lower(key), kOtherObjects)) continue;
+      check(value, name + ".", inside ? std::optional(*inside + key + ".") : std::nullopt);
     }
-    const std::string words = words_of(name);
-    if (has_one_of(words, kMlps) && has_one_of(words, kWhich)) refuse(name, value, kUnknown);
-    if (is_list_of_layers(value, num_layers)) refuse(name, value, kUnknown);
-    if (!value.is_object() || !has_one_of(words, kAbout)) continue;
-    check(value, name + ".", path.empty() && is_one_of(key, ConfigValues::kNested), num_layers);
   }
-}
+
+ private:
+  // By ConfigValues::find().
+  bool is_read(const Json& object, const std::optional<std::string>& inside) const {
+    return &object == &config_.model() ||
+           (inside && std::ranges::any_of(ConfigValues::kNested, [&](std::string_view nested) {
+              return *inside == fmt::format("{}.", nested);
+            }));
+  }
+
+  // The model may say the same, and words for attention say nothing.
+  void refuse_unless_said(const std::string& name, const std::string& key, const Json& value,
+                          bool inside) const {
+    const bool is_of_words = key == "layer_types" || key == "layers_block_type";
+    if (is_of_words && is_list_of_attention(value)) return;
+    const Json* said = config_.find(key);
+    if (said && *said == value) return;
+    refuse(name, value,
+           inside ? "which is not read there"
+                  : "beside the language model, which does not say the same");
+  }
+
+  const ConfigValues& config_;
+  int num_layers_;
+};
 
 }  // namespace
 
-void refuse_unknown_schedules(const ConfigValues& config, std::span<const Json* const> around) {
-  check(config.model(), "", true, config.num_layers());
-  for (const Json* object : around) {
-    for (const auto& [key, value] : object->items()) {
-      if (value.is_null() || is_of_drafts(key) || is_one_of(key, kNoSchedules)) continue;
-      const std::string words = words_of(key);
-      const bool schedule =
-          is_one_of(key, kRead) || (has_one_of(words, kMlps) && has_one_of(words, kWhich));
-      if (!schedule) continue;
-      const auto inside = config.model().find(key);
-      if (inside != config.model().end() && *inside == value) continue;
-      refuse(key, value, "beside the language model, which does not say the same");
-    }
-  }
+void refuse_unknown_schedules(const ConfigValues& config, const Json& root) {
+  Schedules(config).check(root, "",
+                          &root == &config.model() ? std::optional<std::string>("") : std::nullopt);
 }
 
 }  // namespace moetap::detail

@@ -10,6 +10,7 @@
 
 #include "lib/internal/json_text.h"
 #include "lib/internal/text.h"
+#include "lib/shape/config_words.h"
 
 namespace moetap::detail {
 namespace {
@@ -23,14 +24,11 @@ constexpr std::string_view kTopK[] = {
     "num_experts_per_tok",  "num_experts_per_token", "top_k_experts", "moe_top_k",    "moe_topk",
     "num_selected_experts", "experts_per_token",     "moe_k",         "experts_top_k"};
 // A model that has experts may be told to do without.
-constexpr std::string_view kSwitches[] = {"enable_moe_block", "use_moe"};
+constexpr std::string_view kSwitches[] = {"enable_moe_block", "is_moe", "use_moe", "enable_moe",
+                                          "moe_enabled"};
 // Lists and strings with an entry a layer, for models that give no number.
 constexpr std::string_view kPerLayer[] = {"hybrid_override_pattern", "layers_block_type",
                                           "mlp_layer_types"};
-
-bool is_one_of(std::string_view key, std::span<const std::string_view> keys) {
-  return std::ranges::find(keys, key) != keys.end();
-}
 
 const Json* child(const Json& object, std::string_view key) {
   if (!object.is_object()) return nullptr;
@@ -41,6 +39,14 @@ const Json* child(const Json& object, std::string_view key) {
 }  // namespace
 
 std::span<const std::string_view> expert_names() { return kExperts; }
+std::span<const std::string_view> switch_names() { return kSwitches; }
+
+bool flag(std::string_view key, const Json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (value == 0 || value == 1) return value == 1;
+  throw ArgumentError(
+      fmt::format("\"{}\" has {}; it must be false or true, or 0 or 1", key, shown(value)));
+}
 
 const Json* ConfigValues::find(std::string_view key) const {
   const Json* result = child(model_, key);
@@ -84,7 +90,8 @@ std::optional<std::int64_t> ConfigValues::number(Names keys, std::int64_t least,
 std::int64_t ConfigValues::num_experts() const {
   refuse_layers_that_differ();
   for (const std::string_view key : kSwitches) {
-    if (const Json* enabled = find(key); enabled && *enabled == false) return 0;
+    const Json* enabled = find(key);
+    if (enabled && !flag(key, *enabled)) return 0;
   }
   const std::int64_t routed = number(kExperts, 0, ModelShape::kMaxExperts).value_or(0);
   // Identity experts (LongCat) are picked by the router too, with ids after the others'.
@@ -111,6 +118,33 @@ int ConfigValues::num_layers() const {
     return static_cast<int>(integer(fmt::format("length of {}", key), size, 1, kMost));
   }
   throw ArgumentError("the number of layers is missing: \"num_hidden_layers\"");
+}
+
+void ConfigValues::require_same(std::string_view prefix, const ConfigValues& other,
+                                std::string_view other_prefix) const {
+  for (const std::string_view key : kSwitches) {
+    const Json* enabled = other.find(key);
+    if (!enabled || flag(key, *enabled)) continue;
+    throw ArgumentError(fmt::format("\"{}{}\" is {}, but \"{}{}\" is above 1", other_prefix, key,
+                                    shown(*enabled), prefix, stated(kExperts)));
+  }
+  for (const Names keys : {Names(kLayers), Names(kExperts), Names(kTopK)}) {
+    const std::string_view name = stated(keys);
+    if (name.empty()) continue;
+    const auto here = number(name, 0);
+    for (const std::string_view key : keys) {
+      const auto there = other.number(key, 0);
+      if (!there || there == here) continue;
+      throw ArgumentError(fmt::format("\"{}{}\" is {}, but \"{}{}\" is {}", other_prefix, key,
+                                      *there, prefix, name, *here));
+    }
+  }
+}
+
+// The first of them that is there, or none.
+std::string_view ConfigValues::stated(Names keys) const {
+  const auto found = std::ranges::find_if(keys, [&](std::string_view key) { return find(key); });
+  return found == keys.end() ? std::string_view() : *found;
 }
 
 // One number for all layers, or nothing that a row could be made of.

@@ -40,8 +40,14 @@ class ConfigValues {
   int top_k() const;
   int num_layers() const;
 
+  // `other` is a further description of the same model, which may leave out what it likes: it is an
+  // error if it states another number of layers, experts or picks. Prefixes: of keys' names.
+  void require_same(std::string_view prefix, const ConfigValues& other,
+                    std::string_view other_prefix) const;
+
  private:
   const Json& same_in_each_layer(std::string_view key, const Json& list) const;
+  std::string_view stated(Names keys) const;
   void refuse_layers_that_differ() const;
 
   const Json& model_;
@@ -49,5 +55,10 @@ class ConfigValues {
 
 // The names of the number of experts, for messages.
 std::span<const std::string_view> expert_names();
+// Of what turns a model's experts off.
+std::span<const std::string_view> switch_names();
+
+// false or true, or 0 or 1; ArgumentError for anything else.
+bool flag(std::string_view key, const nlohmann::json& value);
 
 }  // namespace moetap::detail
