@@ -221,6 +221,10 @@ const Family kFamilies[] = {
          "vision_config": {"layer_types": ["dense", "moe"], "moe_layer_freq": 2},
          "projector_config": {"projector_type": "mlp_gelu"}, "audio_config": {"depth": 3}})",
      ModelShape::uniform(2, 2, 16)},
+    {"AttentionBesideItMayDiffer",
+     R"({"layer_types": ["full_attention"], "text_config": {"num_hidden_layers": 2,
+         "num_experts": 16, "num_experts_per_tok": 2, "layer_types": ["conv", "conv"]}})",
+     ModelShape::uniform(2, 2, 16)},
     {"QuantizedByModule",  // MLX, Quark
      R"({"num_hidden_layers": 2, "num_experts": 16, "num_experts_per_tok": 2,
          "architectures": ["Qwen3MoeForCausalLM"],
