@@ -31,8 +31,8 @@ class ReadmeScheduler : public test::EndpointTest {
     for (const int layer : endpoint.shape.moe_layers()) capturer->bind(layer);
   }
   // One step of the request; `without` a layer it fails.
-  void run(Step step, int without = -1) {
-    const TokenRange tokens = positions(step);
+  void run(Step step, int without = -1) { run(step, positions(step), without); }
+  void run(Step step, TokenRange tokens, int without = -1) {
     const auto count = static_cast<std::size_t>(tokens.size());
     const std::vector<Slot> slots = slots_of(blocks, kBlockSize, tokens);
     std::copy(slots.begin(), slots.end(), host.as<Slot>());
@@ -58,7 +58,10 @@ class ReadmeScheduler : public test::EndpointTest {
   }
   void schedule(SchedulersRoutes& scheduler, Step last) const {
     scheduler.start(kRequest, kPrompt, {.blocks = blocks});
-    for (Step step = 1; step <= last; ++step) scheduler.schedule(step, kRequest, positions(step));
+    for (Step step = 1; step <= last; ++step) {
+      scheduler.schedule(step, kRequest, positions(step));
+      scheduler.sampled(step, kRequest, tokens(step));
+    }
   }
   static std::int64_t tokens(Step last) { return positions(last).end + 1; }
 
@@ -93,6 +96,29 @@ TEST_F(ReadmeScheduler, GoesOnAfterAStepThatFailed) {
   schedule(scheduler, 2);
   run(1);
   run(2, 1);
+  EXPECT_FALSE(scheduler.finish(kRequest, tokens(2)).has_value());
+}
+
+TEST_F(ReadmeScheduler, GoesOnAfterAStepThatDoesNotComeInTime) {
+  make_worker(OnFull::wait);
+  SchedulersRoutes scheduler(endpoint, kBlockSize);
+  schedule(scheduler, 2);
+  run(1);
+  EXPECT_FALSE(scheduler.finish(kRequest, tokens(2)).has_value());
+  run(2);
+  scheduler.start(kRequest + 1, kPrompt, {.blocks = blocks});
+  scheduler.schedule(3, kRequest + 1, positions(1));
+  scheduler.sampled(3, kRequest + 1, kPrompt + 1);
+  run(3, {0, kPrompt});
+  EXPECT_TRUE(scheduler.finish(kRequest + 1, kPrompt + 1).has_value());
+}
+
+TEST_F(ReadmeScheduler, GoesOnAfterAWorkerThatIsGone) {
+  make_worker(OnFull::wait);
+  SchedulersRoutes scheduler(endpoint, kBlockSize);
+  schedule(scheduler, 2);
+  run(1);
+  capturer.reset();
   EXPECT_FALSE(scheduler.finish(kRequest, tokens(2)).has_value());
 }
 
