@@ -175,7 +175,7 @@ DroppedSteps dropped_so_far(const SegmentFile& file) {
     fence();
     if (once.bytes != copy().bytes) continue;
     const auto drops = reinterpret_cast<const DropNote*>(once.bytes.data())->read();
-    if (drops) return {drops->run.total, drops->run.last};
+    if (drops) return {drops->run.total, drops->run.last, drops->run.given_up};
   }
   return {};  // its worker died while it wrote
 }

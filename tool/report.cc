@@ -69,6 +69,7 @@ nlohmann::json to_json(const Inspection& found) {
     json.update({{"ring_depth", endpoint.ring_depth},
                  {"waiting", found.waiting},
                  {"dropped_steps", found.dropped.count},
+                 {"given_up_steps", found.dropped.given_up},
                  {"last_dropped_step", found.dropped.last}});
   } else {
     json.update({{"rows_present", found.rows_present},
@@ -91,8 +92,12 @@ std::string to_text(const Inspection& found) {
     text += fmt::format("    last step {}, {} of {} records wait for the reader\n", found.last_step,
                         found.waiting, endpoint.ring_depth);
     if (found.dropped.count == 0) return text;
-    return text + fmt::format("    {} steps were dropped for want of room, the last is step {}\n",
-                              found.dropped.count, found.dropped.last);
+    return text +
+           fmt::format(
+               "    {} steps have no rows: {} were dropped for want of room, {} given up by the "
+               "engine; the last is step {}\n",
+               found.dropped.count, found.dropped.count - found.dropped.given_up,
+               found.dropped.given_up, found.dropped.last);
   }
   text += fmt::format(
       "    last step {}, {} rows present, lock held by {}\n", found.last_step, found.rows_present,

@@ -106,11 +106,10 @@ Worker::Worker(const WorkerConfig& config)
 }
 
 void Worker::record_graph() {
-  capturer_.begin_graph(graph_tokens_);
+  const moetap::GraphGuard recording(capturer_, graph_tokens_);
   stream_->begin_capture();
   run_layers(graph_tokens_);
   graph_ = stream_->end_capture();
-  capturer_.end_graph();
 }
 
 void Worker::run_layers(std::int64_t rows) {

@@ -54,7 +54,7 @@ class DeviceTransport final : public CaptureTransport {
     if (on_full_ == OnFull::drop) {
       if (!pipeline_.wait_until(room, Milliseconds(0)) || !ring_.has_room()) {
         pipeline_.skip_step(stream);
-        return drop();
+        return drop(0);
       }
     }
     if (!pipeline_.wait_until(room, limit_)) throw_behind(limit_);
@@ -71,7 +71,7 @@ class DeviceTransport final : public CaptureTransport {
 
   // The reader needs no slots: it takes no older row for one of a step that was dropped.
   void give_up(const Slot*, Stream& stream) noexcept override {
-    if (!MOETAP_OFF("H37 the reader hears of it")) drop();
+    if (!MOETAP_OFF("H37 the reader hears of it")) drop(1);
     pipeline_.give_up(stream);
   }
 
@@ -88,7 +88,9 @@ class DeviceTransport final : public CaptureTransport {
   void end_request(std::uint64_t, RequestEnd) override {}
 
  private:
-  void drop() noexcept { ring_.drop({pipeline_.open_step(), pipeline_.open_step(), 1}); }
+  void drop(std::uint64_t given_up) noexcept {
+    ring_.drop({pipeline_.open_step(), pipeline_.open_step(), 1, given_up});
+  }
 
   void hand_over(const StepPipeline::Arrival& arrival) {
     ring_.commit(

@@ -72,13 +72,15 @@ void RequestKeeper::expect(std::uint64_t number, Step step, std::span<const Requ
   next.requests.assign(requests.begin(), requests.end());
 }
 
-void RequestKeeper::drop(std::uint64_t after, Step step, std::span<const RequestSpan> requests) {
+void RequestKeeper::drop(std::uint64_t after, Step step, std::span<const RequestSpan> requests,
+                         std::uint64_t given_up) {
   {
     const std::lock_guard lock(mutex_);
     if (drops_.empty() || drops_.back().after != after) drops_.push_back({after, {step}, {}});
     Drop& drop = drops_.back();
     drop.steps.last = step;
     ++drop.steps.total;
+    drop.steps.given_up += given_up;
     for (const RequestSpan& span : requests) add(span, drop.lost);
     // Requests that ended while the step was open need not wait for a step in its place.
     for (End& end : ends_) end.after = std::min(end.after, after);

@@ -37,7 +37,8 @@ class RequestKeeper {
   void expect(std::uint64_t number, Step step, std::span<const RequestSpan> requests);
   // The worker dropped the step, after as many others: whatever was kept at its positions is
   // missing.
-  void drop(std::uint64_t after, Step step, std::span<const RequestSpan> requests);
+  void drop(std::uint64_t after, Step step, std::span<const RequestSpan> requests,
+            std::uint64_t given_up);
   // `after` as many steps, not below what earlier calls named.
   void end(std::uint64_t request, RequestEnd how, std::uint64_t after);
 

@@ -67,7 +67,7 @@ class RequestTransport final : public CaptureTransport {
     const auto free = [this] { return num_published_ - keeper_.num_kept() < records_.size(); };
     if (on_full_ == OnFull::drop && !may_publish(free)) {
       pipeline_.skip_step(stream);
-      return drop();
+      return drop(0);
     }
     wait(free, limit_, "for a free record of host memory");
     keeper_.expect(num_published_, pipeline_.open_step(), requests_);
@@ -82,7 +82,7 @@ class RequestTransport final : public CaptureTransport {
   void give_up(const Slot*, Stream& stream) noexcept override {
     pipeline_.give_up(stream);
     try {
-      drop();
+      drop(1);
     } catch (...) {
       lost_ = std::current_exception();
     }
@@ -118,10 +118,11 @@ class RequestTransport final : public CaptureTransport {
   }
 
   // Closes the open step without its rows.
-  void drop() {
+  void drop(std::uint64_t given_up) {
     open_ = false;
-    keeper_.drop(num_published_, pipeline_.open_step(), requests_);
+    keeper_.drop(num_published_, pipeline_.open_step(), requests_, given_up);
     ++dropped_.count;
+    dropped_.given_up += given_up;
     dropped_.last = pipeline_.open_step();
     keeper_.work();
   }

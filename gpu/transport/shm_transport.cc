@@ -5,7 +5,10 @@
 #include <moetap/step_record.h>
 #include <moetap/transports.h>
 
+#include <algorithm>
 #include <exception>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,7 +33,8 @@ class ShmTransport final : public CaptureTransport {
         wanted_(endpoint.max_tokens),
         list_(device.allocate_pinned(WantedTokens::list_bytes(endpoint.max_tokens))),
         tokens_(device.allocate(list_.size())) {
-    given_up_slots_.reserve(static_cast<std::size_t>(endpoint.max_tokens));
+    given_up_slots_.reserve(
+        static_cast<std::size_t>(std::max<std::int64_t>(1, endpoint.max_tokens)));
   }
 
   const ModelShape& shape() const override { return cache_.shape(); }
@@ -73,14 +77,14 @@ class ShmTransport final : public CaptureTransport {
 
     const StepRecordView record(shape(), rows, {host_.data(), host_.size()});
     if (const auto fault = fault_of(record, shape(), step_, num_slots_)) {
-      return fail(record.slots, *fault);
+      return fail(record, *fault);
     }
     try {
       writer_.publish(step_, record.slots, record.rows);
     } catch (const std::logic_error& refused) {  // what only the writer checks: a slot twice
-      fail(record.slots, refused.what());
+      fail(record, refused.what());
     } catch (const MismatchError& overwritten) {  // by another process; the next step goes on
-      fail(record.slots, overwritten.what());
+      fail(record, overwritten.what());
     }
   }
 
@@ -88,7 +92,7 @@ class ShmTransport final : public CaptureTransport {
 
   void give_up(const Slot* slot_mapping, Stream& stream) noexcept override {
     given_up_ = step_;
-    given_up_slots_.clear();
+    given_up_slots_.assign(1, kBadSlot);  // until they are known
     try {
       if (slot_mapping != nullptr) take_slots(slot_mapping, stream);
       cache_.end_step(stream);
@@ -109,7 +113,9 @@ class ShmTransport final : public CaptureTransport {
   void end_request(std::uint64_t, RequestEnd) override {}
 
  private:
-  void fail(std::span<const Slot> slots, const std::string& reason) {
+  void fail(const StepRecordView& record, const std::string& reason) {
+    constexpr Slot kUnknown[] = {kBadSlot};
+    const auto slots = has_slots(record, step_) ? std::span<const Slot>(record.slots) : kUnknown;
     writer_.fail(step_, slots, reason);
     failures_.add(step_, reason);
   }
@@ -125,6 +131,7 @@ class ShmTransport final : public CaptureTransport {
     require_outside_graph(stream, "give_up()");
     stream.copy(host_.data(), slot_mapping, static_cast<std::size_t>(num_tokens_) * sizeof(Slot));
     stream.synchronize();
+    given_up_slots_.clear();
     const auto* slots = host_.as<const Slot>();
     auto* list = list_.as<std::uint32_t>();
     if (!wanted_.all()) wanted_.list(list);

@@ -18,7 +18,7 @@
 namespace moetap {
 
 inline constexpr std::uint64_t kShmMagic = 0x6d6f'6574'6170'5348;  // "moetapSH"
-inline constexpr std::uint32_t kShmVersion = 5;
+inline constexpr std::uint32_t kShmVersion = 6;
 
 // Why a step has no rows. `step` is 0 while the entry is empty or being written.
 struct FailedStep {

@@ -26,7 +26,7 @@
 namespace moetap {
 
 inline constexpr std::uint64_t kRingMagic = 0x676e69722d74706dull;  // "mpt-ring"
-inline constexpr std::uint32_t kRingVersion = 5;
+inline constexpr std::uint32_t kRingVersion = 6;
 
 // Each counter and wake word has a cache line of its own: the consumer spins on `committed`, and
 // would take the line away from every other write of the producer's, and the other way round.

@@ -63,8 +63,8 @@ class DeviceReader final : public SlotReadTransport {
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override {
     check_arrived(windows, stream_.outcomes().last());
-    buffer_.gather(slots, without_dropped(windows), rows, states);
-    lose_dropped(windows, states);
+    lose_dropped();
+    buffer_.gather(slots, windows, rows, states);
   }
 
   void stamps(std::span<const Slot> slots, std::span<Step> written) override {
@@ -78,8 +78,8 @@ class DeviceReader final : public SlotReadTransport {
                states.size());
     check_arrived(windows, stream_.outcomes().last());
     Lease lease = leases_.lend(holder);
-    buffer_.point_at(slots, without_dropped(windows), rows, states);
-    lose_dropped(windows, states);
+    lose_dropped();
+    buffer_.point_at(slots, windows, rows, states);
     return lease;
   }
 
@@ -94,12 +94,7 @@ class DeviceReader final : public SlotReadTransport {
 
  private:
   void take_in(const RecordStream::Item& item);
-  bool any_dropped() {
-    return stream_.outcomes().dropped().count > 0 &&
-           !MOETAP_OFF("H36 rows from before a dropped step");
-  }
-  std::span<const StepWindow> without_dropped(std::span<const StepWindow> windows);
-  void lose_dropped(std::span<const StepWindow> windows, std::span<RowState> states);
+  void lose_dropped();
   std::optional<std::string> copy_in(const Descriptor& descriptor, const StepRecordView& record);
 
   RecordStream stream_;
@@ -110,33 +105,18 @@ class DeviceReader final : public SlotReadTransport {
   StepReport report_{};
   std::vector<std::uint64_t> captured_;
   std::vector<Slot> slots_;
-  std::vector<StepWindow> windows_;  // of the read that is going on, where steps were dropped
   // The last, and so the first to go: from then on no lease touches the ring.
   LeaseBook leases_{[this](std::size_t leases, const LeaseBook::Entry* oldest) {
     stream_.show_leases(leases, oldest);
   }};
 };
 
-// A dropped step may have written to any slot, and nobody knows to which: in a window that includes
-// it, rows of the steps before it are not those that belong there.
-std::span<const StepWindow> DeviceReader::without_dropped(std::span<const StepWindow> windows) {
-  if (!any_dropped()) return windows;
-  windows_.assign(windows.begin(), windows.end());
-  for (StepWindow& window : windows_) {
-    window.first = std::max(window.first, stream_.outcomes().last_dropped_in(window));
-  }
-  return windows_;
-}
-
-// They are missing, not an earlier owner's.
-void DeviceReader::lose_dropped(std::span<const StepWindow> windows, std::span<RowState> states) {
-  if (!any_dropped()) return;
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    const StepWindow& window = windows[windows.size() == 1 ? 0 : i];
-    if (states[i] == RowState::stale && stream_.outcomes().last_dropped_in(window) != 0) {
-      states[i] = RowState::missing;
-    }
-  }
+// Nobody knows which slots a dropped step has written. Those before a record come before it.
+void DeviceReader::lose_dropped() {
+  const DropRun run = stream_.outcomes().last_run();
+  if (run.last <= buffer_.last_step()) return;
+  buffer_.lose(run.first, run.last);
+  buffer_.set_last_step(run.last);
 }
 
 void DeviceReader::take_in(const RecordStream::Item& item) {
@@ -148,6 +128,7 @@ void DeviceReader::take_in(const RecordStream::Item& item) {
         "its worker keeps rows per request (HostCache::per_request), use make_request_reader");
   }
   stream_.outcomes().require_next(descriptor.step, stream_.name());
+  lose_dropped();
 
   StepRecordView record(shape(), descriptor.num_tokens, item.bytes);
   report_ = private_copy(*record.report);
@@ -168,10 +149,14 @@ void DeviceReader::take_in(const RecordStream::Item& item) {
   }
   if (!fault) {
     buffer_.stamp(descriptor.step, record.slots);
+    buffer_.set_last_step(descriptor.step);
     return stream_.outcomes().succeeded(descriptor.step);
   }
   // The forward pass has written new keys and values to these slots, so their older rows are gone.
-  buffer_.invalidate(record.slots);
+  if (!buffer_.invalidate(record.slots) || !has_slots(record, descriptor.step)) {
+    buffer_.lose(descriptor.step, descriptor.step);
+  }
+  buffer_.set_last_step(descriptor.step);
   stream_.outcomes().failed(descriptor.step, *fault);
 }
 

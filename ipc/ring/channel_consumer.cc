@@ -29,6 +29,7 @@ const char* fault_of(const DropRun& run) {
   if (run.first == 0 && run.last == 0) return nullptr;
   if (run.first == 0 || run.first > run.last) return "its first step is not before its last";
   if (run.total == 0) return "there were none";
+  if (run.given_up > run.total) return "more were given up";
   return nullptr;
 }
 

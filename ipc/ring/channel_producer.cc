@@ -111,7 +111,8 @@ std::span<std::byte> ChannelProducer::acquire() {
     s.throw_full();
   }
   const std::uint64_t number = s.acquired.load(std::memory_order_relaxed);
-  s.dropped_before[number % s.ring.depth()] = std::exchange(s.dropped, {0, 0, s.dropped.total});
+  s.dropped_before[number % s.ring.depth()] =
+      std::exchange(s.dropped, {0, 0, s.dropped.total, s.dropped.given_up});
   s.acquired.store(number + 1, std::memory_order_release);
   s.ring.mark(number).begin(number);
   MOETAP_POINT("hand-over acquired");
@@ -136,12 +137,13 @@ void ChannelProducer::drop(const DropRun& steps) noexcept {
   if (s.dropped.first == 0) s.dropped.first = steps.first;
   s.dropped.last = s.last_dropped = steps.last;
   s.dropped.total += steps.total;
+  s.dropped.given_up += steps.given_up;
   s.ring.control().drops.write({s.acquired.load(std::memory_order_relaxed), s.dropped});
   wake(s.ring.control().published);
 }
 
 DroppedSteps ChannelProducer::dropped() const {
-  return {state_->dropped.total, state_->last_dropped};
+  return {state_->dropped.total, state_->last_dropped, state_->dropped.given_up};
 }
 
 void ChannelProducer::commit(const Descriptor& descriptor) noexcept {

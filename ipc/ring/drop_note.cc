@@ -10,6 +10,7 @@ void DropNote::write(const Drops& drops) noexcept {
   first_.store(drops.run.first, std::memory_order_release);
   last_.store(drops.run.last, std::memory_order_release);
   total_.store(drops.run.total, std::memory_order_release);
+  given_up_.store(drops.run.given_up, std::memory_order_release);
   version_.store(writing + 1, std::memory_order_release);
 }
 
@@ -22,6 +23,7 @@ std::optional<DropNote::Drops> DropNote::read() const {
     drops.run.first = first_.load(std::memory_order_acquire);
     drops.run.last = last_.load(std::memory_order_acquire);
     drops.run.total = total_.load(std::memory_order_acquire);
+    drops.run.given_up = given_up_.load(std::memory_order_acquire);
     if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) return drops;
   }
   return std::nullopt;

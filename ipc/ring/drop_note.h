@@ -29,6 +29,7 @@ class DropNote {
   std::atomic<std::uint64_t> first_{0};
   std::atomic<std::uint64_t> last_{0};
   std::atomic<std::uint64_t> total_{0};
+  std::atomic<std::uint64_t> given_up_{0};
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

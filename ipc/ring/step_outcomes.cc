@@ -44,7 +44,7 @@ void StepOutcomes::dropped(const DropRun& run, const std::string& channel) {
     runs_.push_back(run);
   }
   if (runs_.size() > kRuns) {
-    forgotten_ = runs_.front().last;
+    forgotten_drop_ = runs_.front().last;
     runs_.pop_front();
   }
   last_ = run.last;
@@ -53,12 +53,6 @@ void StepOutcomes::dropped(const DropRun& run, const std::string& channel) {
 const DropRun* StepOutcomes::run_before(Step step) const {
   const auto after = std::ranges::upper_bound(runs_, step, {}, &DropRun::first);
   return after == runs_.begin() ? nullptr : &*std::prev(after);
-}
-
-Step StepOutcomes::last_dropped_in(const StepWindow& window) const {
-  const DropRun* run = run_before(window.last);
-  const Step dropped = std::min(window.last, run == nullptr ? forgotten_ : run->last);
-  return dropped >= window.first ? dropped : 0;
 }
 
 void StepOutcomes::require_success(Step step) const {
@@ -70,6 +64,7 @@ void StepOutcomes::require_success(Step step) const {
     throw StepFailed(step, std::string(kReasonForgotten));
   }
   if (step <= forgotten_failure_) throw StepFailed(step, std::string(kOutcomeForgotten));
+  if (step <= forgotten_drop_) throw StepFailed(step, std::string(kOutcomeForgotten));
   const DropRun* run = run_before(step);
   if (run == nullptr || step > run->last) return;
   throw StepFailed(

@@ -28,8 +28,7 @@ class StepOutcomes {
   // for all that is known: its rows say whether they are there.
   static constexpr std::size_t kFailures = 64;
   static constexpr std::size_t kFailedSteps = 4096;
-  // Runs of dropped steps that are remembered one by one. All steps up to the end of an older one
-  // count as dropped: no row before it is taken for one that nothing has overwritten.
+  // Runs of dropped steps that are remembered. Older steps count as failed, too.
   static constexpr std::size_t kRuns = 1024;
 
   Step last() const { return last_; }
@@ -46,10 +45,6 @@ class StepOutcomes {
   DroppedSteps dropped() const { return runs_.empty() ? DroppedSteps{} : of_all(); }
   DropRun last_run() const { return runs_.empty() ? DropRun{} : runs_.back(); }
 
-  // The last dropped step that lies in the window, 0 if none does. A row that is older is no row of
-  // a slot's present owner: the dropped step may have written that slot.
-  Step last_dropped_in(const StepWindow& window) const;
-
   // StepFailed if that very step did, or was dropped.
   void require_success(Step step) const;
 
@@ -58,7 +53,9 @@ class StepOutcomes {
     Step step = 0;
     std::string reason;
   };
-  DroppedSteps of_all() const { return {runs_.back().total, runs_.back().last}; }
+  DroppedSteps of_all() const {
+    return {runs_.back().total, runs_.back().last, runs_.back().given_up};
+  }
   // The last run that begins no later than `step`, or null.
   const DropRun* run_before(Step step) const;
 
@@ -68,7 +65,7 @@ class StepOutcomes {
   std::deque<Step> failed_steps_;
   Step forgotten_failure_ = 0;  // the last failed step that is not among them
   std::deque<DropRun> runs_;
-  Step forgotten_ = 0;  // the end of the last run that is not remembered
+  Step forgotten_drop_ = 0;  // the end of the last run that is not remembered
 };
 
 }  // namespace moetap

@@ -20,7 +20,8 @@ constexpr std::size_t kAhead = 8;
 constexpr std::size_t kMostAhead = 4096;  // bytes, of a run
 
 std::size_t stamp_bytes(std::int64_t num_slots) {
-  return ((static_cast<std::size_t>(num_slots) + 1) * sizeof(Step) + 63) / 64 * 64;
+  const std::size_t stamps = (static_cast<std::size_t>(num_slots) + 1) * sizeof(Step);
+  return (stamps + sizeof(LostSteps) + 63) / 64 * 64;
 }
 
 // Rows whose stamps are looked at, copied and looked at again at once: a buffer of a few KiB.
@@ -36,12 +37,6 @@ void prefetch_row(const std::byte* row, std::size_t bytes) {
   for (std::size_t offset = 0; offset < bytes; offset += 64) {
     __builtin_prefetch(row + offset, kWrite, 2);
   }
-}
-
-RowState state_of(Step stamp, StepWindow window) {
-  if (MOETAP_OFF("H9 rows from before the window")) window.first = 1;
-  if (MOETAP_OFF("H11 rows from behind the window")) window.last = StepWindow{}.last;
-  return row_state(stamp == kWriting ? 0 : stamp, window);
 }
 
 void copy_present(std::span<const RowState> states, std::size_t row_bytes, const std::byte* from,
@@ -75,6 +70,7 @@ SlotBuffer::SlotBuffer(std::span<std::byte> memory, std::int64_t num_slots, std:
                        std::int64_t max_rows)
     : limits_{num_slots, row_bytes},
       stamps_(reinterpret_cast<Step*>(memory.data())),
+      lost_(reinterpret_cast<LostSteps*>(stamps_ + num_slots + 1)),
       rows_(memory.data() + stamp_bytes(num_slots)),
       saved_(allocated("the writer's slot buffer, for max_tokens stamps,",
                        static_cast<std::size_t>(max_rows) * sizeof(Step),
@@ -163,11 +159,25 @@ void SlotBuffer::copy_rows(std::span<const Slot> slots, const std::byte* rows) {
   }
 }
 
-void SlotBuffer::invalidate(std::span<const Slot> slots) {
+// As mark(), which finds what comes twice.
+bool SlotBuffer::invalidate(std::span<const Slot> slots) {
+  const auto exists = [this](Slot slot) { return slot < limits_.num_slots; };
+  bool are_all = true;
   for (const Slot stored : slots) {
-    if (const Slot slot = decode_slot(stored); slot < limits_.num_slots) set_stamp(slot, 0);
+    const Slot slot = decode_slot(stored);
+    are_all = are_all && exists(slot) && stamp_of(slot) != kWriting;
+    if (exists(slot)) set_stamp(slot, kWriting);
     MOETAP_POINT("fail invalidating");
   }
+  for (const Slot stored : slots) {
+    if (const Slot slot = decode_slot(stored); exists(slot)) set_stamp(slot, 0);
+  }
+  return are_all;
+}
+
+void SlotBuffer::lose(Step first, Step last) {
+  const Step before = last_step();
+  if (last > before) lost_->add(first, last, before);
 }
 
 void SlotBuffer::set_last_step(Step step) {
@@ -176,6 +186,17 @@ void SlotBuffer::set_last_step(Step step) {
 
 Step SlotBuffer::last_step() const {
   return std::atomic_ref(stamps_[limits_.num_slots]).load(std::memory_order_acquire);
+}
+
+RowState SlotBuffer::state_of(Step stamp, StepWindow window) const {
+  if (MOETAP_OFF("H9 rows from before the window")) window.first = 1;
+  if (MOETAP_OFF("H11 rows from behind the window")) window.last = StepWindow{}.last;
+  const Step lost =
+      MOETAP_OFF("H36 rows from before a dropped step") ? Step{0} : lost_->last_in(window);
+  window.first = std::max(window.first, lost);
+  const RowState state = row_state(stamp == kWriting ? 0 : stamp, window);
+  // Not an earlier owner's, for all that is known.
+  return state == RowState::stale && lost != 0 ? RowState::missing : state;
 }
 
 // The stamps and states of all rows first, so that the cache misses of the stamps overlap. Returns
@@ -191,6 +212,11 @@ bool SlotBuffer::look_up(std::span<const StepWindow> windows, std::span<RowState
     const StepWindow& window = windows[i * stride];
     all_present &=
         (stamp != 0) & (stamp != kWriting) & (stamp >= window.first) & (stamp <= window.last);
+  }
+  if (all_present && lost_->any()) {
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      all_present &= state_of(look(i), windows[i * stride]) == RowState::present;
+    }
   }
   if (all_present) {
     std::ranges::fill(states, RowState::present);

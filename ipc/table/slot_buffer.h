@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "ipc/internal/slot_lists.h"
+#include "ipc/table/lost_steps.h"
 
 namespace moetap {
 
 // A view over memory that someone else owns, shared or private: [stamps: num_slots x uint64][last
-// step: uint64, padded to 64][rows: num_slots x row_bytes]. Zero-filled memory is an empty buffer.
+// step: uint64][LostSteps, padded to 64][rows: num_slots x row_bytes]. Zero-filled memory is an
+// empty buffer.
 // Whoever calls makes sure that nobody else calls meanwhile. Only the constructor allocates. The
 // order of its stores is checked in test/model (stamps).
 class SlotBuffer {
@@ -40,6 +42,11 @@ class SlotBuffer {
   void copy_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
   void stamp(Step step, std::span<const Slot> slots);
 
+  // The steps from `first` to `last` have no rows, and may have written to any slot. In a window
+  // that includes one of them the rows of the steps before it are missing: they need not be those
+  // that belong there. Does nothing for steps up to last_step(); set_last_step(last) must follow.
+  void lose(Step first, Step last);
+
   // The last step whose outcome is in the buffer, as its writer says behind that step's stamps. It
   // lies among them: whoever believes the stamps can believe it too. Any thread, without a lock.
   void set_last_step(Step step);
@@ -56,8 +63,9 @@ class SlotBuffer {
   // scatter() would trip over, since another process than scatter()'s may die in the middle.
   void put_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
-  // Makes the rows of those of `slots` (also stored as ~slot) that exist missing.
-  void invalidate(std::span<const Slot> slots);
+  // Makes the rows of those of `slots` (also stored as ~slot) that exist missing. Whether each
+  // exists and comes once: else a step has other slots than these, and nobody knows which.
+  bool invalidate(std::span<const Slot> slots);
 
   // See SlotReadTransport::read. Of memory that nobody else writes.
   void gather(std::span<const Slot> slots, std::span<const StepWindow> windows,
@@ -72,6 +80,7 @@ class SlotBuffer {
  private:
   void mark(std::span<const Slot> slots);
   void copy_rows(std::span<const Slot> slots, const std::byte* rows);
+  RowState state_of(Step stamp, StepWindow window) const;
   template <class Look>
   bool look_up(std::span<const StepWindow> windows, std::span<RowState> states, Look&& look) const;
   void copy_looked_up(std::span<const Slot> slots, bool all_present,
@@ -89,6 +98,7 @@ class SlotBuffer {
 
   SlotLimits limits_;
   Step* stamps_;
+  LostSteps* lost_;
   std::byte* rows_;
   std::vector<Step> saved_;  // stamps to restore when scatter() finds a slot twice
 };

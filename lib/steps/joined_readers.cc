@@ -54,6 +54,7 @@ DroppedSteps JoinedReaders::dropped() const {
   for (const Member& member : members_) {
     const DroppedSteps dropped = member.reader->dropped();
     all.count += dropped.count;
+    all.given_up += dropped.given_up;
     all.last = std::max(all.last, dropped.last);
   }
   return all;

@@ -150,6 +150,11 @@ StepRecordView::StepRecordView(const ModelShape& shape, std::int64_t num_tokens,
   rows = bytes.subspan(layout.rows, tokens * shape.row_bytes());
 }
 
+bool has_slots(const StepRecordView& record, Step step) {
+  return record.report->step == step &&
+         record.report->num_tokens == static_cast<std::int64_t>(record.slots.size());
+}
+
 std::optional<std::string> fault_of(const StepRecordView& record, const ModelShape& shape,
                                     Step step, std::int64_t num_slots) {
   StepReport report;  // a copy, which nobody changes while it is checked and described

@@ -208,6 +208,7 @@ TEST_P(GivenUpStepOn, NeedsNoScheduler) {  // H37, H14
     run(last);
   }
   EXPECT_EQ(capturer->num_failed(), kind() == Kind::capture_only ? 0u : 37u);
+  EXPECT_EQ(capturer->dropped().count, capturer->dropped().given_up) << "none for want of room";
 }
 
 // The step was sampled from and the engine goes on, but its rows could not be published. What an
@@ -242,6 +243,65 @@ TEST_P(GivenUpStepOn, LeavesNoOlderRowsForItsOwn) {
   reader->wait_for(3, kPatience);
   const Scenario scenario(kRouter, {next});
   expect_rows(*reader, scenario, next);
+}
+
+// As above, of a step whose slots nobody knows: its forward pass threw, or its slot mapping is
+// none. Rows that the step did not write may go with them in such a window; by its one step each is
+// there.
+TEST_P(GivenUpStepOn, LeavesNoOlderRowsWhereNobodyKnowsItsSlots) {  // H37
+  if (kind() == Kind::per_request || kind() == Kind::capture_only) GTEST_SKIP() << "no slots";
+  const std::vector<ScenarioStep> steps = plain_steps(2);
+  auto reader = std::make_unique<Reader>(kind() == Kind::shm ? make_shm_reader(endpoint)
+                                                             : make_device_reader(endpoint));
+  const auto states_in = [&](StepWindow window) {
+    std::vector<std::byte> rows(kTokens * kRouter.shape.row_bytes());
+    std::vector<RowState> states(kTokens);
+    reader->read(steps[0].slots, {&window, 1}, rows, states);
+    return states;
+  };
+  const auto publish_with = [&](Step step, Slot bad) {
+    ScenarioStep wrong = steps[1];
+    wrong.step = step;
+    wrong.slots[0] = bad;
+    run(wrong);
+  };
+  const std::vector missing(kTokens, RowState::missing);
+  const std::vector present(kTokens, RowState::present);
+  Step step = 0;
+  const auto expect_lost = [&](auto&& lose_step) {
+    ScenarioStep good = steps[0];
+    good.step = ++step;
+    run(good);
+    capturer->finalize(step, kPatience);
+    reader->wait_for(step, kPatience);
+    EXPECT_THROW(states_in({step, step + 1}), StateError) << "before anybody knows";
+    lose_step(step + 1);
+    capturer->finalize(step + 1, kPatience);
+    EXPECT_THROW(reader->wait_for(step + 1, kPatience), StepFailed);
+    EXPECT_EQ(states_in({step, step + 1}), missing);
+    EXPECT_EQ(states_in({step + 1, step + 1}), missing);
+    EXPECT_EQ(states_in({}), missing);
+    EXPECT_EQ(states_in({step, step}), present);
+    ++step;
+  };
+  expect_lost([&](Step lost) {  // H37: its forward pass throws
+    ScenarioStep thrown = steps[1];
+    thrown.step = lost;
+    lose(thrown, 3);
+  });
+  expect_lost([&](Step lost) { publish_with(lost, Scenario::kSlots); });
+  expect_lost([&](Step lost) { publish_with(lost, steps[1].slots[1]); });  // twice
+  expect_lost([&](Step lost) {  // nor can they be had, since the stream records a graph
+    StepGuard open(*capturer, info(lost), *stream);
+    capture(5);
+    stream->synchronize();
+    const Slot* const same = slots_of(steps[0]);
+    stream->synchronize();
+    stream->begin_capture();
+    EXPECT_THROW(open.publish(same), StateError);
+    capturer->give_up(same, *stream);
+    (void)stream->end_capture();
+  });
 }
 
 // The row of a draft that was rejected, at a position that is computed again in the step that

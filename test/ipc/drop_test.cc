@@ -62,6 +62,7 @@ TEST_F(DropTest, H36ADroppedStepFailsAndItsRowsAreMissing) {
   EXPECT_TRUE(contains(text, "poll()")) << text;
   EXPECT_EQ(reader->dropped().count, 1u);
   EXPECT_EQ(reader->dropped().last, 3u);
+  EXPECT_EQ(reader->dropped().given_up, 0u);
   EXPECT_EQ(worker.dropped().count, 1u);
   EXPECT_EQ(worker.dropped().last, 3u);
 
@@ -94,6 +95,24 @@ TEST_F(DropTest, H36NoOlderRowIsPresentInAWindowWithADroppedStep) {
   EXPECT_EQ(state(*reader, 3, {1, 4}), RowState::present);
   EXPECT_EQ(state(*reader, 3, kAny), RowState::present);
   EXPECT_EQ(state(*reader, 4, {1, 4}), RowState::missing);
+}
+
+TEST_F(DropTest, TellsStepsThatWereGivenUpFromThoseForWhichThereWasNoRoom) {
+  ChannelProducer worker(endpoint);
+  const auto reader = make_device_reader(endpoint);
+  drop(worker, 1);
+  worker.drop({2, 2, 1, 1});
+  reader->last_step();
+  EXPECT_EQ(reader->dropped().count, 2u);
+  EXPECT_EQ(reader->dropped().given_up, 1u);
+  send(worker, 3, {3});
+  worker.drop({4, 4, 1, 1});
+  reader->last_step();
+  for (const DroppedSteps& dropped : {reader->dropped(), worker.dropped()}) {
+    EXPECT_EQ(dropped.count, 3u);
+    EXPECT_EQ(dropped.given_up, 2u);
+    EXPECT_EQ(dropped.last, 4u);
+  }
 }
 
 TEST_F(DropTest, AStepIsDroppedAfterThoseThatAreOnTheirWay) {
@@ -160,8 +179,8 @@ TEST_F(DropTest, ANoteThatNoWorkerWritesIsNotBelieved) {
   send(worker, 2, {3});
   EXPECT_EQ(reader->last_step(), 2u);
   DropNote& note = Ring(worker.memory(), endpoint).control().drops;
-  for (const DropRun& run :
-       {DropRun{2, 3, 1}, DropRun{5, 4, 1}, DropRun{0, 4, 1}, DropRun{3, 3, 0}}) {
+  for (const DropRun& run : {DropRun{2, 3, 1}, DropRun{5, 4, 1}, DropRun{0, 4, 1}, DropRun{3, 3, 0},
+                             DropRun{3, 3, 1, 2}}) {
     note.write({2, run});
     EXPECT_THROW(reader->last_step(), MismatchError) << run.first << " to " << run.last;
   }
@@ -183,38 +202,30 @@ TEST(DropNote, OfAWriterThatDiedInTheMiddleIsNone) {
   EXPECT_EQ(note.read()->after, 5u);
 }
 
-TEST(StepOutcomes, FindsTheLastDroppedStepOfAWindow) {
+TEST(StepOutcomes, SayWhichStepsWereDropped) {
   StepOutcomes outcomes;
-  EXPECT_EQ(outcomes.last_dropped_in({1, 100}), 0u);
   outcomes.dropped({10, 12, 3}, "test");
   outcomes.succeeded(15);
   outcomes.dropped({20, 20, 4}, "test");
   EXPECT_EQ(outcomes.last(), 20u);
-  EXPECT_EQ(outcomes.last_dropped_in({1, 9}), 0u);
-  EXPECT_EQ(outcomes.last_dropped_in({1, 10}), 10u);
-  EXPECT_EQ(outcomes.last_dropped_in({11, 11}), 11u);
-  EXPECT_EQ(outcomes.last_dropped_in({1, 19}), 12u);
-  EXPECT_EQ(outcomes.last_dropped_in({13, 19}), 0u);
-  EXPECT_EQ(outcomes.last_dropped_in({}), 20u);
   EXPECT_NO_THROW(outcomes.require_success(15));
   EXPECT_THROW(outcomes.require_success(11), StepFailed);
   // The last run has more steps than were known.
   outcomes.dropped({20, 22, 6}, "test");
   EXPECT_EQ(outcomes.dropped().count, 6u);
-  EXPECT_EQ(outcomes.last_dropped_in({21, 30}), 22u);
+  EXPECT_THROW(outcomes.require_success(22), StepFailed);
   EXPECT_THROW(outcomes.dropped({22, 23, 7}, "test"), MismatchError);
 }
 
-TEST(StepOutcomes, TakesForDroppedWhatItHasForgotten) {
+TEST(StepOutcomes, TakeForFailedWhatTheyHaveForgotten) {
   StepOutcomes outcomes;
-  // Steps 1, 4, 7 and so on; the first two runs are forgotten.
   for (std::size_t i = 0; i < StepOutcomes::kRuns + 2; ++i) {
     outcomes.dropped({1 + 3 * i, 1 + 3 * i, 1 + i}, "test");
   }
-  EXPECT_EQ(outcomes.last_dropped_in({2, 3}), 3u);
-  EXPECT_EQ(outcomes.last_dropped_in({3, 6}), 4u);
-  EXPECT_EQ(outcomes.last_dropped_in({5, 6}), 0u);
-  EXPECT_EQ(outcomes.last_dropped_in({6, 7}), 7u);
+  for (const Step forgotten : {1u, 2u, 4u}) {
+    EXPECT_THROW(outcomes.require_success(forgotten), StepFailed) << forgotten;
+  }
+  EXPECT_NO_THROW(outcomes.require_success(5));
 }
 
 }  // namespace

@@ -354,7 +354,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, PutTest, testing::Values(Way::shm, Way::dev
 // Else scatter() would take the mark for a slot that comes twice.
 TEST(PutIn, ReplacesARowThatADeadWriterLeftHalfWritten) {
   constexpr std::int64_t kSlots = 8;
-  alignas(64) std::byte memory[1024] = {};
+  alignas(64) std::byte memory[1024 + sizeof(LostSteps)] = {};
   SlotBuffer buffer(memory, kSlots, 4, 8);
   auto* stamps = reinterpret_cast<Step*>(memory);
   stamps[3] = kWriting;  // of a writer that died

@@ -456,6 +456,19 @@ class StepGuardTest : public CapturerTest {  // H37
   using GivenUp = std::vector<std::pair<Step, const Slot*>>;
 };
 
+TEST_F(StepGuardTest, AGraphThatCouldNotBeRecordedIsNoneAnyMore) {
+  try {
+    const GraphGuard recording(*capturer, 4);
+    capturer->capture(3, ids(4), stream);
+    throw std::runtime_error("out of memory");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_NO_THROW(const GraphGuard again(*capturer, 4));
+  EXPECT_NO_THROW(capturer->begin_step({.step = 1, .num_tokens = 4}, stream));
+  expect_throw<StateError>([&] { const GraphGuard in_a_step(*capturer, 4); }, {"a step is open"});
+  EXPECT_NO_THROW(capturer->publish(slots.data(), stream)) << "which stays open";
+}
+
 TEST_F(StepGuardTest, GivesUpAStepThatThrew) {
   lose({.step = 1, .num_tokens = 4});
   EXPECT_EQ(transport->given_up, (GivenUp{{1, nullptr}}));

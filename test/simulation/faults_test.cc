@@ -61,6 +61,7 @@ constexpr Fault kFaults[] = {
     {"H36 rows that were kept from before a dropped step", 1000},
     {"H37 a step that was given up", 100},
     {"H37 the reader hears of it", 100},
+    {"H37 rows from before a step whose slots nobody knows", 100},
     {"H39 rows of the run that sampled", 100},
     {"H39 tokens that an earlier run sampled late", 100},
 };

@@ -85,19 +85,21 @@ class Oracle {
   void publish(int stage, Step step, SlotRows rows, bool failed) {
     stages_[stage].published.push_back({step, std::move(rows), failed});
   }
-  // It dropped the step: no slot gets anything, and it has failed. Between two such steps with none
-  // that it published, all are taken for dropped.
-  void drop(int stage, Step step) { stages_[stage].published.push_back({step, {}, true, true}); }
+  // Its step failed, and nobody knows all the slots that it wrote. Between two such steps with none
+  // that it published, all are taken for lost.
+  void lose(int stage, Step step, SlotRows rows) {
+    stages_[stage].published.push_back({step, std::move(rows), true, true});
+  }
   // The stage's reader took in every step up to this one.
   void took_in(int stage, Step last) {
     Stage& s = stages_[stage];
     while (s.next < s.published.size() && s.published[s.next].step <= last) {
       const Published& taken = s.published[s.next];
       for (const auto& [slot, row] : taken.rows) at(s.buffer, slot) = row;
-      if (taken.dropped) {
-        const bool goes_on = s.next > 0 && s.published[s.next - 1].dropped;
-        if (!goes_on) s.dropped.push_back({taken.step, taken.step});
-        s.dropped.back().second = taken.step;
+      if (taken.lost) {
+        const bool goes_on = s.next > 0 && s.published[s.next - 1].lost;
+        if (!goes_on) s.lost.push_back({taken.step, taken.step});
+        s.lost.back().second = taken.step;
       }
       s.taken_in = taken.step;
       ++s.next;
@@ -111,7 +113,7 @@ class Oracle {
     }
   }
   // As far as it took steps in.
-  bool dropped(int stage, Step step) const { return stages_[stage].was_dropped(step); }
+  bool lost(int stage, Step step) const { return stages_[stage].was_lost(step); }
   // The last step that every reader took in.
   Step taken_in() const {
     return std::ranges::min_element(stages_, {}, &Stage::taken_in)->taken_in;
@@ -178,18 +180,18 @@ class Oracle {
     Step step;
     SlotRows rows;
     bool failed;
-    bool dropped = false;
+    bool lost = false;  // its slots are not known
   };
   struct Stage {
     RowRefs buffer{};  // by slot: what was written there last
     std::vector<Published> published{};
     std::size_t next = 0;  // of them that is not taken in
     Step taken_in = 0;
-    std::vector<std::pair<Step, Step>> dropped{};  // taken in: first and last of each run
+    std::vector<std::pair<Step, Step>> lost{};  // taken in: first and last of each run
 
-    bool was_dropped(Step step) const {
+    bool was_lost(Step step) const {
       return std::ranges::any_of(
-          dropped, [=](const auto& run) { return run.first <= step && step <= run.second; });
+          lost, [=](const auto& run) { return run.first <= step && step <= run.second; });
     }
   };
 
@@ -204,7 +206,7 @@ class Oracle {
       const RowRef& there = at(stage.buffer, expected.slots[i]);
       if (there == row) continue;
       if (there == nullptr) return RowState::missing;
-      if (there->step < row->step && stage.was_dropped(row->step)) return RowState::missing;
+      if (there->step < row->step && stage.was_lost(row->step)) return RowState::missing;
       require(there->step != row->step, "two rows that nothing tells apart");
       (there->step < row->step ? stale : clobbered) = true;
     }

@@ -380,6 +380,9 @@ void Stage::tell(const StepWork& work) {
     rows.emplace_back(slot, std::move(row));
   }
   if (given_up) rows.clear();  // where they would be is not known
+  if (given_up || open_->trouble == Trouble::bad_slot) {
+    return oracle_.lose(options_.number, work.step, std::move(rows));
+  }
   oracle_.publish(options_.number, work.step, std::move(rows), failed);
 }
 
@@ -392,7 +395,7 @@ void Stage::tell_dropped(const StepWork& work) {
   for (std::size_t i = 0; i < work.rows.size(); ++i) {
     if (is_wanted(work, i)) oracle_.lose(work.rows[i].second);
   }
-  oracle_.drop(options_.number, work.step);
+  oracle_.lose(options_.number, work.step, {});
 }
 
 void Stage::go_on() {

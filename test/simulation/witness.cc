@@ -17,7 +17,7 @@ void Witness::wait_for(Step step, Milliseconds limit) {
     reader_->wait_for(step, limit);
   } catch (const StepFailed&) {
     look_at_what_came(step);
-    require((failed != nullptr && *failed) || oracle_.dropped(stage_, step),
+    require((failed != nullptr && *failed) || oracle_.lost(stage_, step),
             "stage {} says that step {} failed", stage_, step);
     throw;
   } catch (const TimeoutError&) {

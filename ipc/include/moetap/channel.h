@@ -20,7 +20,8 @@ namespace moetap {
 struct DropRun {
   Step first = 0;
   Step last = 0;
-  std::uint64_t total = 0;  // steps that were dropped since the ring was made
+  std::uint64_t total = 0;     // steps that were dropped since the ring was made
+  std::uint64_t given_up = 0;  // of these by the engine, and not since the ring was full
   bool operator==(const DropRun&) const = default;
 };
 
@@ -41,7 +42,7 @@ struct Descriptor {
   std::uint64_t request = 0;
   std::int64_t position = 0;
   DropRun dropped{};    // between the record before it and this one; written by commit()
-  char text[232] = {};  // zero-terminated
+  char text[224] = {};  // zero-terminated
 };
 
 // Both ends are of the process that makes them: in a forked child they hand over and take nothing.
@@ -68,8 +69,8 @@ class ChannelProducer {
   bool has_room() const;
 
   // Tells the consumer that these steps are dropped, whose records would come after all that were
-  // acquired and before any other: with no record of their own, since there is no room. `total`: of
-  // these. acquire()'s thread; steps go up. Never waits.
+  // acquired and before any other: with no record of their own, since there is no room. `total` and
+  // `given_up`: of these. acquire()'s thread; steps go up. Never waits.
   void drop(const DropRun& steps) noexcept;
   DroppedSteps dropped() const;  // acquire()'s thread
 

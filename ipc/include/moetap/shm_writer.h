@@ -35,7 +35,10 @@ class ShmWriter {
   // cannot be had within endpoint.limit, with the process that holds it and lock_times().
   void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
-  // Makes it visible that `step` failed; the rows of those of `slots` that exist become missing.
+  // Makes it visible that `step` failed; the rows of those of `slots` that exist become missing. If
+  // one does not exist or comes twice, the step has written to slots that nobody knows: then all
+  // rows of earlier steps are missing in windows that include it (not in the wire layout, which has
+  // no steps).
   void fail(Step step, std::span<const Slot> slots, const std::string& reason);
 
   LockTimes lock_times() const;

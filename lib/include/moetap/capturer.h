@@ -28,7 +28,7 @@ struct CapturerOptions {
 //   a step:    begin_step(info, stream)
 //              capture(layer, topk_ids, stream) from each bound layer  — or the replay of a graph
 //              publish(slot_mapping, stream)                             that holds those calls
-//   a graph:   begin_graph(tokens) … capture(…) for each layer … end_graph()
+//   a graph:   begin_graph(tokens) … capture(…) for each layer … end_graph(), or a GraphGuard
 //   each round of the engine: take_failures()
 //
 // A StepGuard makes sure that a step is closed whatever happens in it. A step that failed is no
@@ -109,6 +109,7 @@ class Capturer {
   void end_request(std::uint64_t request, RequestEnd how) { transport_->end_request(request, how); }
 
  private:
+  friend class GraphGuard;
   enum class Phase { idle, step, graph };
 
   int require_bound(int model_layer, const char* call) const;  // its index
@@ -161,6 +162,27 @@ class [[nodiscard]] StepGuard {
   Stream& stream_;
   const Slot* slot_mapping_ = nullptr;
   bool open_ = true;
+};
+
+// A graph that is recorded while the guard lives, also if recording throws: the next step or graph
+// can begin then. The stream's own recording is the engine's to end.
+//
+//   GraphGuard recording(capturer, padded_tokens);
+//   …                                          // the model, recorded: capture()s; may throw
+class [[nodiscard]] GraphGuard {
+ public:
+  // Capturer::begin_graph. The capturer must outlive the guard.
+  GraphGuard(Capturer& capturer, std::int64_t padded_tokens) : capturer_(capturer) {
+    capturer_.begin_graph(padded_tokens);
+  }
+  ~GraphGuard() {
+    if (capturer_.phase_ == Capturer::Phase::graph) capturer_.phase_ = Capturer::Phase::idle;
+  }
+  GraphGuard(const GraphGuard&) = delete;
+  GraphGuard& operator=(const GraphGuard&) = delete;
+
+ private:
+  Capturer& capturer_;
 };
 
 }  // namespace moetap

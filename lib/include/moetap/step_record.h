@@ -47,6 +47,9 @@ struct StepRecordView {
   std::span<std::byte> rows;
 };
 
+// Whether the record is of this step, so that its slots are the step's, whatever else is wrong.
+bool has_slots(const StepRecordView& record, Step step);
+
 // Why this record may not be published, or nothing: a step or token count other than the expected,
 // a device fault (with the model's layer id, token and value), or the layers that were not captured
 // (their model layer ids).

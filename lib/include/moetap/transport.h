@@ -28,7 +28,8 @@ using Milliseconds = std::chrono::milliseconds;
 // scheduler did not take steps in and the worker was told not to wait for it (OnFull::drop).
 struct DroppedSteps {
   std::uint64_t count = 0;
-  Step last = 0;  // of them; 0: none
+  Step last = 0;               // of them; 0: none
+  std::uint64_t given_up = 0;  // of them by the engine, as when its forward pass threw
 };
 
 // The worker's end. One thread at a time. The Capturer has already checked its arguments against
