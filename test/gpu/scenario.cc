@@ -86,6 +86,10 @@ bool ScenarioStep::fails() const {
   }
 }
 
+bool ScenarioStep::loses_slots() const {
+  return fails() && (trouble == Trouble::bad_slot || trouble == Trouble::slot_twice);
+}
+
 std::optional<std::vector<TokenRange>> draw_wanted(std::mt19937_64& random, std::int64_t tokens) {
   if (random() % 6 == 0) return std::nullopt;
   std::vector<TokenRange> ranges;
@@ -172,13 +176,29 @@ bool Scenario::written_after(Slot slot, Step step) const {
   });
 }
 
+// Those between two such steps, with no other that was wanted in between, count as such.
+Step Scenario::last_lost_in(StepWindow window) const {
+  Step lost = 0;
+  Step before = 0;  // the last lost step, if no other has come since
+  for (const ScenarioStep& step : steps) {
+    if (!step.wants_any()) continue;
+    const Step first = before == 0 ? step.step : before;
+    before = step.loses_slots() ? step.step : 0;
+    if (before != 0 && first <= window.last) lost = std::min(window.last, step.step);
+  }
+  return lost >= window.first ? lost : 0;
+}
+
 Scenario::Row Scenario::expected(Slot slot, StepWindow window, Step last) const {
+  const Step lost = last_lost_in(window);
+  window.first = std::max(window.first, lost);
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const auto found = wanted_token(*step, slot);
     if (step->step > last || found == step->slots.end()) continue;
     const std::int64_t row = first_row(*step) + (found - step->slots.begin());
     if (step->fails() || router.misses_route(step->step, row)) return {};
     const RowState state = row_state(step->step, window);
+    if (state == RowState::stale && lost != 0) return {};
     if (state != RowState::present) return {state, {}};
     return {state, router.row(step->step, row)};
   }

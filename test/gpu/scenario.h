@@ -40,6 +40,8 @@ struct ScenarioStep {
   // Whether its trouble shows: a step that nobody wants anything of cannot fail, and a slot is
   // looked at only if its token is wanted.
   bool fails() const;
+  // Whether nobody knows all the slots that it wrote.
+  bool loses_slots() const;
 };
 
 // Any ranges, with chances for all and none; some meet.
@@ -74,6 +76,9 @@ struct Scenario {
     std::vector<std::byte> bytes{};
   };
   Row expected(Slot slot, StepWindow window, Step last) const;
+  // The last step in the window of which, or around which, nobody knows what slots were written; 0
+  // if there is none.
+  Step last_lost_in(StepWindow window) const;
   // Whether a step behind this one has the slot's row.
   bool written_after(Slot slot, Step step) const;
 };
