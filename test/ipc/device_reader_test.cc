@@ -258,6 +258,22 @@ TEST_F(DeviceReaderTest, ARecordThatOnlyClaimsToBeGoodIsAFailedStep) {
   expect_row(*reader, 10, step, 0);
 }
 
+// Whose slots these are, nobody knows.
+TEST_F(DeviceReaderTest, H37ARecordOfAnotherStepHidesOlderRowsFromWindowsThatIncludeItsStep) {
+  send(1, {12});
+  send_spoiled(2, {10}, [](const StepRecordView& r) { r.captured[1] -= 1; });
+  reader->last_step();
+  expect_row(*reader, 12, 1, 0, {1, 2});  // it wrote to slot 10
+  send_spoiled(3, {10}, [](const StepRecordView& r) { r.report->step = 2; });
+  reader->last_step();
+  EXPECT_EQ(read(*reader, {12}, {1, 3}).states[0], RowState::missing);
+  expect_row(*reader, 12, 1, 0, {1, 1});
+  send(4, {12});
+  send_spoiled(5, {10}, [](const StepRecordView& r) { r.report->num_tokens = 2; });
+  reader->last_step();
+  EXPECT_EQ(read(*reader, {12}, {4, 5}).states[0], RowState::missing);
+}
+
 TEST_F(DeviceReaderTest, AStepThatDoesNotGoUpIsAMismatchAndChangesNothing) {
   send(5, {1});
   reader->wait_for(5, kPatience);
