@@ -62,6 +62,8 @@ void BlockBook::require_free(std::span<const BlockId> blocks) const {
 BlockClaim BlockBook::give(BlockId block, int kept) {
   at(block).generation = ++generations_;
   at(block).hit = false;
+  at(block).last_put_before = at(block).last_put;
+  at(block).moved_in = 0;
   if (!MOETAP_OFF("H9 rows of an earlier owner")) {
     std::fill(mutable_stamps(block) + kept, mutable_stamps(block) + block_size_, RowStamp());
   }

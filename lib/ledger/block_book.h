@@ -50,7 +50,7 @@ struct BlockClaim {
 };
 
 // For each slot the step in which the row that belongs there was scheduled, and for each block who
-// may say so. All memory is taken at construction: 8 bytes a slot, 48 a block.
+// may say so. All memory is taken at construction: 8 bytes a slot, 64 a block.
 class BlockBook {
  public:
   BlockBook(std::int64_t num_blocks, int block_size);
@@ -89,6 +89,11 @@ class BlockBook {
   }
   // The last step under which rows were put into the block, for whomever.
   Step last_put(BlockId block) const { return at(block).last_put; }
+  // As it was when the block was given to its owner.
+  Step last_put_before(BlockId block) const { return at(block).last_put_before; }
+  // The step under which what is in the block was moved there, for this owner.
+  Step moved_in(BlockId block) const { return at(block).moved_in; }
+  void set_moved_in(BlockId block, Step step) { at(block).moved_in = step; }
   // The last step that computes rows of the block, for whomever.
   Step last_write(BlockId block) const { return at(block).last_write; }
 
@@ -101,6 +106,8 @@ class BlockBook {
     std::uint64_t generation = 0;
     Step last_write = 0;
     Step last_put = 0;
+    Step last_put_before = 0;
+    Step moved_in = 0;
     std::uint64_t mark = 0;    // the last require_distinct() that saw it
     std::uint64_t holder = 0;  // the request that was the last to ask for it to be held
     std::uint32_t holds = 0;

@@ -119,7 +119,6 @@ void Ledger::State::preempt(Request& request) {
   request.computed = 0;
   request.preempted = true;
   request.preempted_in = last;
-  request.keeps = false;
 }
 
 void Ledger::preempt(std::uint64_t request) {
@@ -137,7 +136,7 @@ RowPlan Ledger::preempt_keeping(std::uint64_t request) {
     r.start = r.kept = plan.range.end;
   }
   s.preempt(r);
-  r.keeps = true;
+  r.kept_in = r.preempted_in;
   return plan;
 }
 
@@ -188,6 +187,9 @@ void Ledger::State::check_writable(const Request& request, TokenRange positions,
     if (step <= book.last_put(claim.block) && in_flight(request, step) == nullptr) {
       reject(index, "had rows put into it under this or a later step; report steps in order");
     }
+    if (step <= book.moved_in(claim.block) && !MOETAP_OFF("H30 blocks that moved since")) {
+      reject(index, "was moved there under a later step; this one writes where it was before");
+    }
     const auto stamps = book.stamps(claim.block).subspan(first, end - first);
     const auto is_anothers = [step](auto stamp) {
       return stamp.step() != 0 && stamp.step() != step;
@@ -221,11 +223,11 @@ void Ledger::schedule(Step step, std::uint64_t request, TokenRange positions,
                     "each put a step number of its own and report new steps before it",
                     request, step, s.last_put));
   }
-  const std::int64_t drafts = s.first_draft(r, positions);
+  const State::Request::InFlight flight = s.planned(r, step, positions);
   if (r.wants_rows) {
     s.check_positions(positions, r.claims.size() + new_blocks.size());
     s.check_writable(r, positions, step);
-    if (drafts < positions.end || !r.in_flight.empty()) make_room(r.in_flight, 1);
+    if (flight.drafts < positions.end || !r.in_flight.empty()) make_room(r.in_flight, 1);
   }
   if (!new_blocks.empty()) {
     s.book.require_distinct(new_blocks);
@@ -240,11 +242,13 @@ void Ledger::schedule(Step step, std::uint64_t request, TokenRange positions,
   if (r.wants_rows) {
     s.for_each_block(positions, [&](std::size_t index, int first, int end) {
       const auto begin = static_cast<std::int64_t>(index) * block_size();
+      const std::int64_t drafts = flight.guessed ? positions.start : flight.drafts;
       const auto draft = std::clamp<std::int64_t>(drafts - begin, first, end);
       s.book.compute(step, r.claims[index].block, first, static_cast<int>(draft), end);
     });
     r.computed = std::max(r.computed, positions.end);
-    s.remember(r, {step, positions, drafts});
+    State::forget_origins(r, positions);
+    s.remember(r, flight);
   }
   r.last = std::max(r.last, step);
   s.last = std::max(s.last, step);

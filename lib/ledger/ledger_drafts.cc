@@ -26,6 +26,42 @@ std::int64_t Ledger::State::first_draft(const Request& request, TokenRange posit
   return std::min(positions.end, std::max(positions.start + 1, request.num_tokens));
 }
 
+// A step begins where the one before it ended: which is a guess after one with drafts, until
+// accept() has told how many of them stand.
+bool Ledger::State::is_guess(const Request& request, const Request::InFlight& flight) {
+  if (flight.prefill || MOETAP_OFF("H30 where a step begins")) return false;
+  if (flight.after > request.accepted_in) return in_flight(request, flight.after) != nullptr;
+  return flight.positions.start != request.num_tokens - 1;
+}
+
+Ledger::State::Request::InFlight Ledger::State::planned(const Request& request, Step step,
+                                                        TokenRange positions) const {
+  const auto* const earlier = in_flight(request, step);
+  Request::InFlight flight{
+      .step = step,
+      .positions = positions,
+      .drafts = first_draft(request, positions),
+      .after = earlier != nullptr ? earlier->after : request.last,
+      .prefill = positions.start >= request.computed && positions.start < request.num_tokens - 1};
+  const bool drafted = flight.drafts < positions.end || !request.in_flight.empty();
+  flight.guessed = drafts == Drafts::tree && drafted && is_guess(request, flight);
+  return flight;
+}
+
+// Of a step that was reported elsewhere than it begins, it is not known which row is whose.
+void Ledger::State::settle_begin(Request& request, Request::InFlight& flight) {
+  if (flight.after > request.accepted_in) return;
+  flight.guessed = is_guess(request, flight);
+  const auto [start, end] = flight.positions;
+  for (std::int64_t position = start; position < (flight.guessed ? end : flight.drafts);
+       ++position) {
+    const auto place = own_place(request, position);
+    const RowStamp row = row_of(request, position, flight.step);
+    if (!place || row.step() == 0) continue;
+    book.set(place->block, place->offset, flight.guessed ? RowStamp() : row.standing());
+  }
+}
+
 const Ledger::State::Request::InFlight* Ledger::State::in_flight(const Request& request,
                                                                  Step step) {
   const auto found = std::ranges::find(request.in_flight, step, &Request::InFlight::step);
@@ -86,14 +122,27 @@ void Ledger::State::reject(Request& request, Step step) {
 
 // What follows from the number of tokens, once it is known which rows are theirs.
 void Ledger::State::stand(Request& request, Step step, std::int64_t num_tokens) {
-  if (of_earlier_run(request, step) && request.keeps && num_tokens > request.num_tokens &&
-      !MOETAP_OFF("H39 tokens that an earlier run sampled late")) {
-    request.unkept = std::max(request.unkept, num_tokens - 1);
+  if (of_earlier_run(request, step) && num_tokens > request.num_tokens) {
+    request.placed += num_tokens - request.num_tokens;  // this run did not sample them
+    if (step <= request.kept_in && !MOETAP_OFF("H39 tokens that an earlier run sampled late")) {
+      request.unkept = std::max(request.unkept, num_tokens - 1);
+    }
   }
   request.num_tokens = num_tokens;
   reject(request, step);
   std::erase_if(request.in_flight,
                 [step](const Request::InFlight& flight) { return flight.step <= step; });
+  if (of_earlier_run(request, step)) return;
+  request.accepted_in = std::max(request.accepted_in, step);
+  for (Request::InFlight& flight : request.in_flight) settle_begin(request, flight);
+}
+
+// Whose rows are known: none if nobody knows where the step began.
+std::int64_t Ledger::State::count_standing(const Request::InFlight& flight,
+                                           std::int64_t num_tokens) {
+  if (flight.guessed) return 0;
+  return std::clamp<std::int64_t>(num_tokens - 1 - flight.positions.start, 0,
+                                  flight.positions.size());
 }
 
 void Ledger::accept(Step step, std::uint64_t request, std::int64_t num_tokens) {
@@ -102,7 +151,7 @@ void Ledger::accept(Step step, std::uint64_t request, std::int64_t num_tokens) {
   s.check_step(step, "accept()");
   State::check_tokens(request, num_tokens);
   const auto* const flight = State::in_flight(r, step);
-  if (flight != nullptr && num_tokens - 1 > flight->drafts) {
+  if (flight != nullptr && !flight->guessed && num_tokens - 1 > flight->drafts) {
     throw StateError(fmt::format(
         "accept() of step {} with {} tokens of request {}, so that drafts stand at [{}, {}); say "
         "which: give `accepted`, or make the ledger with Drafts::chain where they form no tree",
@@ -167,7 +216,15 @@ Ledger::State::Settlement Ledger::State::settle(const Request& request,
 void Ledger::State::check_moved_as(const Settlement& settlement) const {
   const Step step = settlement.plan.step;
   if (settlement.plan.to.empty()) return;
-  if (step != last_accept || step != last) check_own_step(step, "accept()");
+  if (step != last_accept || step != last) return check_own_step(step, "accept()");
+  for (const Slot slot : settlement.plan.to) {
+    const BlockId block = slot / book.block_size();
+    if (book.last_put_before(block) < step || MOETAP_OFF("H30 a number of one owner")) continue;
+    throw StateError(
+        fmt::format("accept() as step {}: rows of an earlier owner of block {} were put there as "
+                    "step {} too; take a new step number",
+                    step, block, step));
+  }
 }
 
 MovePlan Ledger::accept(Step step, std::uint64_t request, std::int64_t num_tokens,
@@ -185,7 +242,7 @@ MovePlan Ledger::accept(Step step, std::uint64_t request, std::int64_t num_token
     return none;
   }
   const auto [start, end] = flight->positions;
-  const std::int64_t count = std::clamp<std::int64_t>(num_tokens - 1 - start, 0, end - start);
+  const std::int64_t count = State::count_standing(*flight, num_tokens);
   State::check_accepted(request, *flight, accepted, count);
   auto settled = s.settle(r, *flight, accepted.first(static_cast<std::size_t>(count)), moved_as);
   s.check_moved_as(settled);
@@ -206,6 +263,7 @@ MovePlan Ledger::accept(Step step, std::uint64_t request, std::int64_t num_token
       s.book.set(place->block, place->offset, settled.stamps[i]);
     }
   }
+  State::forget_origins(r, {start, start + count});
   if (!settled.plan.to.empty()) s.last = s.last_put = s.last_accept = moved_as;
   s.stand(r, step, num_tokens);
   return std::move(settled.plan);
@@ -258,8 +316,8 @@ void Ledger::accept_blocks(Step step, std::uint64_t request, std::int64_t num_to
     return;
   }
   const State::Request::InFlight flight = *found;
-  const auto [start, end] = flight.positions;
-  const std::int64_t count = std::clamp<std::int64_t>(num_tokens - 1 - start, 0, end - start);
+  const std::int64_t start = flight.positions.start;
+  const std::int64_t count = State::count_standing(flight, num_tokens);
   State::check_accepted(request, flight, accepted, count);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t computed_at = start + accepted[static_cast<std::size_t>(i)];

@@ -50,6 +50,7 @@ MovePlan Ledger::State::carry(Step step, std::span<const BlockMove> moves) {
     const BlockMove& move = moves[i];
     book.give(move.to);
     book.set_hit(move.to, hits[i]);
+    book.set_moved_in(move.to, step);
     for (int offset = 0; offset < size; ++offset) book.set(move.to, offset, *stamp++);
   }
   last = last_put = step;
@@ -66,6 +67,14 @@ void Ledger::State::keep_origins(Request& request, std::size_t index) const {
     if (stands || stamps[offset].is_put() || stamps[offset].step() == 0) continue;
     request.origins.push_back({begin + offset, stamps[offset].step()});
   }
+}
+
+// Other rows belong there now.
+void Ledger::State::forget_origins(Request& request, TokenRange positions) {
+  if (MOETAP_OFF("H30 rows over drafts that moved")) return;
+  std::erase_if(request.origins, [positions](const Request::Origin& origin) {
+    return origin.position >= positions.start && origin.position < positions.end;
+  });
 }
 
 MovePlan Ledger::move(Step step, std::span<const BlockMove> moves) {
@@ -153,6 +162,7 @@ FillPlan Ledger::fill(Step step, std::uint64_t request, TokenRange positions) {
       }
     });
     r.computed = std::max(r.computed, positions.end);
+    State::forget_origins(r, positions);
   }
   s.last = s.last_put = step;
   return plan;

@@ -33,6 +33,9 @@ struct Ledger::State {
       Step step = 0;
       TokenRange positions;
       std::int64_t drafts = 0;  // positions from here on are of drafts
+      Step after = 0;           // the request's step before it
+      bool prefill = false;     // goes on with tokens that are known
+      bool guessed = false;     // nobody has said yet that it really begins there
     };
 
     Claims claims;  // in order of the positions; none if rows are not wanted
@@ -45,10 +48,11 @@ struct Ledger::State {
     std::int64_t kept = 0;    // rows below were given to who preempted it, and are no one else's
     std::int64_t unkept = 0;  // rows below, from `kept` on, are of such a run and were not read
     Step last = 0;            // the newest step that computes positions of it
+    Step accepted_in = 0;     // the newest step of this run that accept() was told of
     Step preempted_in = 0;    // steps up to this one are of an earlier run
+    Step kept_in = 0;         // those up to this one are of a run that was kept, or an earlier one
     bool wants_rows = true;
     bool preempted = false;
-    bool keeps = false;  // when it was preempted the last time
   };
 
   State(std::int64_t num_blocks, int block_size, Drafts of_drafts)
@@ -72,15 +76,20 @@ struct Ledger::State {
   void check_writable(const Request& request, TokenRange positions, Step step) const;
 
   void keep_origins(Request& request, std::size_t index) const;
+  static void forget_origins(Request& request, TokenRange positions);
   void reject(Request& request, Step step);
 
   // Where drafts of this step begin, if it computes these positions.
   std::int64_t first_draft(const Request& request, TokenRange positions) const;
+  Request::InFlight planned(const Request& request, Step step, TokenRange positions) const;
   void remember(Request& request, const Request::InFlight& flight) const;
+  static bool is_guess(const Request& request, const Request::InFlight& flight);
+  void settle_begin(Request& request, Request::InFlight& flight);
   static const Request::InFlight* in_flight(const Request& request, Step step);
   bool of_earlier_run(const Request& request, Step step) const {
     return request.preempted || step <= request.preempted_in;
   }
+  static std::int64_t count_standing(const Request::InFlight& flight, std::int64_t num_tokens);
   static void check_tokens(std::uint64_t id, std::int64_t num_tokens);
   static void check_accepted(std::uint64_t id, const Request::InFlight& flight,
                              std::span<const std::int64_t> accepted, std::int64_t count);

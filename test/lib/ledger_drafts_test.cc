@@ -10,74 +10,20 @@
 #include <string>
 #include <vector>
 
-#include "test/lib/ledger_world.h"
+#include "test/lib/drafts_world.h"
 
 namespace moetap {
 namespace {
 
 using test::Blocks;
 using test::expect_throw;
+using test::kAtOnce;
+using test::kDraftSlots;
 using test::number_at;
 using test::SlotMemory;
-using Tokens = std::vector<std::int64_t>;
+using test::Tokens;
 
-constexpr std::int64_t kDraftSlots = 96;
-constexpr Milliseconds kAtOnce{0};
-
-// Requests 1 and 2 have half of the blocks each, in descending order. The row of the i-th token of
-// step s is the number 100 s + i.
-class LedgerDrafts : public testing::TestWithParam<int> {
- protected:
-  LedgerDrafts() { admit(1, 2); }
-
-  Blocks blocks_of(std::uint64_t request) const {
-    const std::int64_t half = kDraftSlots / GetParam() / 2;
-    Blocks blocks;
-    for (BlockId block = half - 1; block >= 0; --block) {
-      blocks.push_back(block + static_cast<BlockId>(request - 1) * half);
-    }
-    return blocks;
-  }
-  Slot slot_of(std::uint64_t request, std::int64_t position) const {
-    const auto index = static_cast<std::size_t>(position / GetParam());
-    return blocks_of(request).at(index) * GetParam() + position % GetParam();
-  }
-  void admit(std::uint64_t request, std::int64_t num_tokens) {
-    ledger.admit(
-        {.request = request, .num_tokens = num_tokens, .placement = {blocks_of(request), 0}});
-  }
-
-  // The worker ran the step of this request, which began at this position.
-  void land(Step step, TokenRange positions, std::uint64_t request = 1) {
-    std::vector<std::pair<Slot, std::uint32_t>> rows;
-    for (std::int64_t p = positions.start; p < positions.end; ++p) {
-      rows.emplace_back(slot_of(request, p), 100 * step + (p - positions.start));
-    }
-    memory->publish(step, rows);
-  }
-  void compute(Step step, TokenRange positions, std::uint64_t request = 1) {
-    ledger.schedule(step, request, positions);
-    land(step, positions, request);
-  }
-
-  // "2.1" is the row of token 1 of step 2.
-  std::string read(const RowPlan& plan) {
-    const Routes routes = read_rows(reader, plan, kAtOnce);
-    std::string text;
-    for (std::int64_t p = plan.range.start; p < plan.range.end; ++p) {
-      if (!text.empty()) text += ' ';
-      const std::uint32_t number = number_at(routes, p);
-      text += routes.state(p) == RowState::present
-                  ? std::to_string(number / 100) + '.' + std::to_string(number % 100)
-                  : std::string(row_state_name(routes.state(p)));
-    }
-    return text;
-  }
-
-  Ledger ledger{kDraftSlots / GetParam(), GetParam()};
-  SlotMemory* memory = new SlotMemory(kDraftSlots);
-  Reader reader{std::unique_ptr<SlotReadTransport>(memory)};
-};
+class LedgerDrafts : public test::DraftsWorld {};
 
 INSTANTIATE_TEST_SUITE_P(BlockSize, LedgerDrafts, testing::Values(1, 2, 3, 16),
                          testing::PrintToStringParamName());
@@ -243,6 +189,34 @@ TEST_P(LedgerDrafts, RequestsOfOneRoundMayShareANumber) {
   MovePlan other;
   other.step = 5;
   expect_throw<ArgumentError>([&] { moved.append(other); }, {"step 5", "step 4"});
+}
+
+// Else a plan for the rows of the first would find those of the second.
+TEST_P(LedgerDrafts, RequestsThatHadTheSameBlockMayNotShareANumber) {
+  const std::int64_t count = 15 / GetParam() + 1;
+  const std::int64_t room = count * GetParam();
+  Blocks blocks = blocks_of(2);
+  blocks.resize(static_cast<std::size_t>(count));
+  ledger.admit({.request = 2, .num_tokens = room - 3, .placement = {blocks, 0}});
+  compute(1, {0, 2});
+  compute(1, {0, room - 3}, 2);
+  compute(2, {2, 5});
+  compute(2, {room - 3, room - 2}, 2);
+  ledger.schedule(3, 2, {room - 2, room});
+  move_rows(reader, ledger.accept(2, 1, 5, Tokens{0, 2}, 4), kAtOnce);
+  const RowPlan plan = ledger.finish(1, 5);
+  EXPECT_EQ(read(plan), "1.0 1.1 2.0 2.2");
+  ledger.accept(2, 2, room - 1);
+
+  Blocks more = blocks_of(1);  // position room + i is where position i of request 1 was
+  more.resize(static_cast<std::size_t>(5 / GetParam() + 1));
+  ledger.schedule(3, 2, {room - 2, room + 6}, more);
+  memory->publish(3, {{slot_of(1, 3), 305}, {slot_of(1, 4), 306}});
+  const Tokens path{0, 1, 2, 3, 4, 6};
+  expect_throw<StateError>([&] { ledger.accept(3, 2, room + 5, path, 4); },
+                           {"step 4", "new step number"});
+  EXPECT_EQ(move_rows(reader, ledger.accept(3, 2, room + 5, path, 5), kAtOnce), 1u);
+  EXPECT_EQ(read(plan), "1.0 1.1 2.0 clobbered");
 }
 
 TEST_P(LedgerDrafts, RowsOfOldWeightsStayStale) {  // H29

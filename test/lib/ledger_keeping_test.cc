@@ -50,6 +50,33 @@ TEST_F(LedgerKeeping, IsAChoice) {
   EXPECT_EQ(read(ledger.finish(1, 7)), "P3 P3 P3 P3 P3 P3");
 }
 
+// That it was preempted once more, and not kept, tells nothing of what the kept run still sampled.
+TEST_F(LedgerKeeping, ALateTokenOfAKeptRunHasNoRowAfterAnotherPreemption) {
+  ledger.schedule(3, 1, {5, 6});
+  EXPECT_EQ(read(ledger.preempt_keeping(1)), "P1 P1 P1 P1 P2");
+  ledger.resume(1, {Blocks{3, 4, 5}, 0});
+  ledger.preempt(1);
+  land(3, {1, 2}, {5, 6});
+  ledger.accept(3, 1, 7);
+  ledger.resume(1, {Blocks{6, 7}, 0});
+  compute(4, 1, {6, 7}, {0, 7});
+  ledger.accept(4, 1, 8);
+  EXPECT_EQ(read(ledger.finish(1, 8)), "missing P4");
+}
+
+TEST_F(LedgerKeeping, ALateTokenIsNotSampledByTheRunThatIsPreempted) {
+  ledger.schedule(3, 1, {5, 6});
+  ledger.preempt(1);
+  ledger.resume(1, {Blocks{3, 4, 5}, 0});
+  land(3, {1, 2}, {5, 6});
+  ledger.accept(3, 1, 7);
+  compute(4, 1, {3, 4, 5}, {0, 6});
+  EXPECT_EQ(read(ledger.preempt_keeping(1)), "");
+  ledger.resume(1, {Blocks{6, 7}, 0});
+  compute(5, 1, {6, 7}, {0, 7});
+  EXPECT_EQ(read(ledger.finish(1, 8)), "P5 P5 P5 P5 P5 P5 P5");
+}
+
 TEST_F(LedgerKeeping, WhatStreamsGoesOnWhereTheRunEnded) {
   Routes routes = read_rows(reader, ledger.rows_since(1, 0), kNow);
   const Routes kept = read_rows(reader, ledger.preempt_keeping(1), kNow);

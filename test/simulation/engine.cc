@@ -71,6 +71,7 @@ void Engine::tick() {
   }
   if (static_cast<int>(in_flight_.size()) < options_.depth) schedule();
   if (!in_flight_.empty() && chance(10)) await();
+  if (options_.trees && !in_flight_.empty() && chance(40)) look_ahead();
   while (static_cast<int>(in_flight_.size()) >= options_.depth ||
          (!in_flight_.empty() && chance(30))) {
     if (!land()) break;
@@ -297,7 +298,7 @@ void Engine::set_rows(Request& request, Work& work, Step step) {
     work.rows.push_back(oracle_.make(step));
     const RowRef known = request.wants_rows ? work.rows.back() : nullptr;
     at(request.rows, p) = known;
-    at(oracle_.belongs, slot_of(work.blocks, p)) = known;
+    at(oracle_.belongs, slot_of(request.blocks, p)) = known;
   }
 }
 
@@ -401,33 +402,53 @@ void Engine::output(const Work& work, Step step) {
   // What steps so far computed of tokens that do not stand is no row of anything.
   for (std::int64_t p = size(request.tokens) - 1; p < std::ssize(request.rows); ++p) {
     RowRef& row = at(request.rows, p);
-    if (!row || (row->step > step && p >= work.positions.end)) continue;
+    if (!row || row->computed > step) continue;
     RowRef& belongs = at(oracle_.belongs, slot_of(request.blocks, p));
     if (belongs == row) belongs = nullptr;
     row = nullptr;
   }
   if (size(request.tokens) == request.most) return finish(request);
-  correct(request);
+  correct(request, true);
   cache(request, size(request.tokens) - 1);
 }
 
 // The step of the request's that runs next begins where this one really ended.
-void Engine::correct(Request& request) {
+void Engine::correct(Request& request, bool landed) {
   request.computed = request.run->next;
   for (InFlight& step : in_flight_) {
     if (step.begun) continue;  // run.next counts it already
     for (Work& work : step.work) {
       if (work.run != request.run) continue;
       const std::int64_t tokens = work.positions.size();
-      if (request.computed == request.run->next && work.positions.start != request.run->next) {
-        work.positions = {request.run->next, request.run->next + tokens};
-        ledger_.schedule(step.step, request.id, work.positions);
-        set_rows(request, work, step.step);
-        ++counts_[Event::corrected];
+      const bool right = work.positions.start == request.run->next;
+      if (request.computed == request.run->next && !right) {
+        correct(request, work, step.step, landed);
       }
       request.computed += tokens;
     }
   }
+}
+
+// Of a tree, the ledger may not be told, or refuse to be told since blocks moved: it then knows
+// none of the rows, once it knows that the step begins elsewhere.
+void Engine::correct(Request& request, Work& work, Step step, bool landed) {
+  const std::int64_t start = request.run->next;
+  const TokenRange positions{start, start + work.positions.size()};
+  const bool moved = request.wants_rows && moved_since(request, positions, step);
+  if (moved) {
+    require_refusal<StateError>("H30: a step whose blocks moved",
+                                [&] { ledger_.schedule(step, request.id, positions); });
+    ++counts_[Event::refused_calls];
+    if (!landed) return;
+  }
+  work.told = !moved && (!options_.trees || !landed || chance(85));
+  if (options_.trees && landed) lose_rows(request, work.positions, step);
+  work.positions = positions;
+  if (work.told) {
+    ledger_.schedule(step, request.id, positions);
+    set_rows(request, work, step);
+  }
+  ++counts_[work.told ? Event::corrected : Event::misreported];
 }
 
 void Engine::drain() {

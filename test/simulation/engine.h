@@ -117,6 +117,7 @@ class Engine {
     RowRefs rows;
     bool prefill = false;
     bool wants_rows = true;
+    bool told = true;                // the ledger, of where it begins
     std::int64_t accepted = 0;       // drafts, once it ran
     std::vector<std::int64_t> path;  // of a tree: which tokens stand
   };
@@ -150,6 +151,7 @@ class Engine {
     int users = 0;
     std::vector<int> key;  // of the cache, if it is in there
     std::uint64_t used = 0;
+    Step moved = 0;  // to here, since it was given to its owner
   };
 
   std::int64_t draw(std::int64_t most) { return dice_.draw(most); }
@@ -186,12 +188,17 @@ class Engine {
   void await();
   void run_work(Work& work, Step step);
   void output(const Work& work, Step step);
-  void correct(Request& request);
+  void correct(Request& request, bool landed);
+  void correct(Request& request, Work& work, Step step, bool landed);
   void drain();
 
   // engine_drafts.cc: trees of drafts, and runs whose tokens are kept
   std::vector<std::int64_t> draw_path(std::int64_t tokens);
   void accept_tree(Request& request, const Work& work, Step step);
+  void look_ahead();
+  std::vector<BlockId> blocks_of_drafts();
+  bool moved_since(const Request& request, TokenRange positions, Step step);
+  void lose_rows(Request& request, TokenRange positions, Step step);
   void keep(Request& request);
   void output_late(const Work& work, Step step);
 

@@ -95,6 +95,7 @@ std::optional<BlockId> Engine::take_block() {
   uncache(id);
   ++block(id).users;
   block(id).used = ++uses_;
+  block(id).moved = 0;
   for (Slot slot = id * kBlock; slot < (id + 1) * kBlock; ++slot)
     at(oracle_.belongs, slot) = nullptr;
   return id;
@@ -122,9 +123,10 @@ bool Engine::take_blocks(std::int64_t count, std::vector<BlockId>& taken) {
 // --- rows that are put
 // ------------------------------------------------------------------------------
 
-// Steps that may have to be corrected come first.
+// Steps that may have to be corrected come first, most of the time: one that is corrected after its
+// blocks moved writes where they were.
 void Engine::before_put() {
-  if (options_.most_drafts > 0) drain();
+  if (options_.most_drafts > 0 && !(options_.trees && chance(60))) drain();
 }
 
 // Some of the prompt comes from elsewhere.
@@ -159,6 +161,7 @@ void Engine::move() {
   for (BlockId id = 0; id < options_.num_blocks; ++id) {
     if (block(id).users > 0 || !block(id).key.empty()) sources.push_back(id);
   }
+  if (options_.trees && !in_flight_.empty() && chance(50)) sources = blocks_of_drafts();
   std::ranges::shuffle(sources, dice_.generator());
   if (sources.size() > 3) sources.resize(static_cast<std::size_t>(1 + draw(2)));
   std::vector<BlockMove> moves;
@@ -235,6 +238,7 @@ void Engine::carry(MovePlan plan, const std::vector<BlockMove>& moves, Request* 
   }
   oracle_.belongs = std::move(belongs);
   require(plan.from == from_slots, "other rows would be moved");
+  for (const BlockMove& move : moves) block(move.to).moved = plan.step;
   for (auto& [id, request] : requests_) {
     if (only && only != &request) continue;
     const std::vector<BlockId> old = request.blocks;
@@ -283,8 +287,12 @@ void Engine::put_moved(const Put& put) {
   const std::size_t count = move_rows(reader_, put.move, kNow);
   RowRefs moved;
   for (std::size_t i = 0; i < put.before.size(); ++i) {
-    const bool there = oracle_.has(put.move.from.at(i), put.before[i]);
-    moved.push_back(there ? put.after[i] : nullptr);
+    // Another one than the ledger believes, if it is of a draft whose step began elsewhere.
+    RowRef row = oracle_.found(put.move.from.at(i), put.before[i]->step);
+    if (row != nullptr) {
+      row = row == put.before[i] ? put.after[i] : oracle_.move(row, put.move.step);
+    }
+    moved.push_back(row);
   }
   for (std::size_t i = 0; i < moved.size(); ++i) {
     oracle_.put(put.move.to.at(i), put.move.step, moved[i]);
@@ -361,7 +369,7 @@ void Engine::load(Request& request) {
         row = nullptr;
         continue;
       }
-      const RowRef known = std::make_shared<Row>(Row{step_, at(found->second, i)->number});
+      const RowRef known = std::make_shared<Row>(Row{step_, at(found->second, i)->number, step_});
       row = known;
       if (request.wants_rows)
         at(request.rows, p + i) = at(oracle_.belongs, slot_of(work.blocks, p + i)) = known;

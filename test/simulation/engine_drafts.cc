@@ -21,7 +21,7 @@ std::vector<std::int64_t> Engine::draw_path(std::int64_t tokens) {
 void Engine::accept_tree(Request& request, const Work& work, Step step) {
   const std::int64_t start = work.positions.start;
   const std::int64_t count = std::min(size(request.tokens) - 1, work.positions.end) - start;
-  if (request.wants_rows && count > 1 && chance(20)) {
+  if (request.wants_rows && work.told && count > 1 && chance(20)) {
     require_refusal<StateError>("H30: drafts that stand, which nobody told",
                                 [&] { ledger_.accept(step, request.id, size(request.tokens)); });
     ++counts_[Event::refused_calls];
@@ -34,6 +34,7 @@ void Engine::accept_tree(Request& request, const Work& work, Step step) {
   for (std::int64_t i = 0; request.wants_rows && i < count; ++i) {
     const std::int64_t computed_at = start + work.path.at(static_cast<std::size_t>(i));
     RowRef row = at(computed, computed_at);
+    if (row && row->computed != step) row = nullptr;  // a later step's, which was corrected already
     if (computed_at != start + i && row && row->step > flushed_) {
       put.before.push_back(row);
       row = oracle_.move(row, plan.step);
@@ -54,6 +55,50 @@ void Engine::accept_tree(Request& request, const Work& work, Step step) {
     last.after.insert(last.after.end(), put.after.begin(), put.after.end());
   } else {
     puts_.push_back(std::move(put));
+  }
+}
+
+// The next step to land has run: where the ones after it begin is known, and nothing else of it.
+// Blocks may move before and after the first step that is computed over its drafts.
+void Engine::look_ahead() {
+  const bool moves = !options_.per_request && chance(30);
+  if (moves) move();
+  if (in_flight_.empty() || in_flight_.front().begun) return;
+  begin(in_flight_.front());
+  for (const Work& work : in_flight_.front().work) {
+    if (!work.run->over) correct(requests_.at(work.request), false);
+  }
+  if (!moves) return;
+  if (static_cast<int>(in_flight_.size()) < options_.depth) schedule();
+  move();
+}
+
+// Where drafts of the next step to land lie.
+std::vector<BlockId> Engine::blocks_of_drafts() {
+  std::set<BlockId> found;
+  for (const Work& work : in_flight_.front().work) {
+    if (work.run->over || work.prefill) continue;
+    const Request& request = requests_.at(work.request);
+    found.insert(slot_of(request.blocks, work.positions.end - 1) / kBlock);
+  }
+  return {found.begin(), found.end()};
+}
+
+bool Engine::moved_since(const Request& request, TokenRange positions, Step step) {
+  for (std::int64_t p = positions.start; p < positions.end; ++p) {
+    if (block(slot_of(request.blocks, p) / kBlock).moved > step) return true;
+  }
+  return false;
+}
+
+// The step does not begin where the ledger believes: it knows none of its rows until it is told.
+void Engine::lose_rows(Request& request, TokenRange positions, Step step) {
+  for (std::int64_t p = positions.start; p < positions.end; ++p) {
+    RowRef& row = at(request.rows, p);
+    if (!row || row->computed != step) continue;
+    RowRef& belongs = at(oracle_.belongs, slot_of(request.blocks, p));
+    if (belongs == row) belongs = nullptr;
+    row = nullptr;
   }
 }
 

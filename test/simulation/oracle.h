@@ -20,6 +20,7 @@ namespace moetap::simulation {
 struct Row {
   Step step;
   std::uint32_t number;
+  Step computed;  // in this step, before it was put elsewhere
 };
 using RowRef = std::shared_ptr<const Row>;  // null: no row
 using RowRefs = std::vector<RowRef>;
@@ -76,9 +77,9 @@ class Oracle {
     for (Stage& stage : stages_) stage.buffer.resize(belongs.size());
   }
 
-  RowRef make(Step step) { return std::make_shared<Row>(Row{step, ++numbers_}); }
+  RowRef make(Step step) { return std::make_shared<Row>(Row{step, ++numbers_, step}); }
   RowRef move(const RowRef& row, Step step) {
-    return std::make_shared<Row>(Row{step, row->number});
+    return std::make_shared<Row>(Row{step, row->number, row->computed});
   }
 
   // A stage's worker published the step: these slots get these rows once the reader took it in.
@@ -137,8 +138,12 @@ class Oracle {
       if (there == nullptr || there->step <= step) there = row;
     }
   }
-  bool has(Slot slot, const RowRef& row) const {
-    return std::ranges::all_of(stages_, [&](const Stage& s) { return at(s.buffer, slot) == row; });
+  // The row of this step that lies there, whichever it is.
+  RowRef found(Slot slot, Step step) const {
+    const RowRef& row = at(stages_[0].buffer, slot);
+    if (row == nullptr || row->step != step) return nullptr;
+    const auto has_it = [&](const Stage& s) { return at(s.buffer, slot) == row; };
+    return std::ranges::all_of(stages_, has_it) ? row : nullptr;
   }
 
   // The rows of some positions, as decided when they were asked for.

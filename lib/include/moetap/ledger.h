@@ -98,9 +98,10 @@ class Ledger {
   // that is in flight may be reported again with other positions, as with asynchronous speculation,
   // where only the worker knew how many tokens of the step before were accepted. StateError if a
   // position lies in a block that the request shares or lost, in one that others hit whole and that
-  // has another row there, or that rows were put into under this or a later step; if a later step
-  // has its row already; if move() or fill() used the step, or a later one of a request that it is
-  // new to; or if a new block is held. RangeError if the positions leave the blocks.
+  // has another row there, or that rows were put into under this or a later step (for one in
+  // flight: that moved there, since it writes where the block was); if a later step has its row
+  // already; if move() or fill() used the step, or a later one of a request that it is new to; or
+  // if a new block is held. RangeError if the positions leave the blocks.
   void schedule(Step step, std::uint64_t request, TokenRange positions,
                 std::span<const BlockId> new_blocks = {});
 
@@ -108,8 +109,9 @@ class Ledger {
   // and what was sampled, or proposed and accepted, up to the token that `step` sampled last. What
   // steps up to this one computed from there on was of rejected drafts and is no row of anything
   // any more. Where a later step is in flight and really begins elsewhere than it was reported to,
-  // report it again; else its rows are missing. StateError if drafts stand and Drafts::chain was
-  // not declared: say which, as below.
+  // report it again; else its rows are missing. So are those of a step with drafts after one that
+  // accept() was never told of: where it begins is not known. StateError if drafts stand and
+  // Drafts::chain was not declared: say which, as below.
   void accept(Step step, std::uint64_t request, std::int64_t num_tokens);
 
   // As above, and accepted[i] is which of the tokens that `step` computed (0: the first of its
@@ -121,7 +123,7 @@ class Ledger {
   // own, as in move(), which all requests that are accepted in one round may share; it is used up
   // only if a row moves. ArgumentError if a token that stands is not told or is told twice,
   // RangeError if the step has no such token, StateError if the step is not in flight and a token
-  // moves.
+  // moves, or if it would move into a block where another request's rows were put as `moved_as`.
   MovePlan accept(Step step, std::uint64_t request, std::int64_t num_tokens,
                   std::span<const std::int64_t> accepted, Step moved_as);
 
