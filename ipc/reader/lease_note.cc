@@ -3,6 +3,7 @@
 #include <moetap/lease.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "lib/internal/injection.h"
@@ -34,39 +35,24 @@ std::string printable(const Holder& holder) {
 void LeaseNote::write(std::size_t leases, std::string_view holder,
                       Clock::time_point since) noexcept {
   const Holder text = shortened(holder);
-  // Odd also after a writer that died in the middle.
-  const std::uint64_t writing = version_.load(std::memory_order_relaxed) | 1;
-  version_.store(writing, std::memory_order_relaxed);
-  MOETAP_POINT("lend noting");
-  leases_.store(leases, std::memory_order_release);
-  since_.store(std::chrono::nanoseconds(since.time_since_epoch()).count(),
-               std::memory_order_release);
-  for (std::size_t i = 0; i < holder_.size(); ++i) {
-    std::uint64_t word;
-    std::memcpy(&word, text.data() + i * sizeof word, sizeof word);
-    holder_[i].store(word, std::memory_order_release);
-  }
-  version_.store(writing + 1, std::memory_order_release);
+  Note::Words words;
+  words[0] = leases;
+  words[1] = static_cast<std::uint64_t>(std::chrono::nanoseconds(since.time_since_epoch()).count());
+  std::memcpy(&words[kHolder], text.data(), text.size());
+  note_.write(words, [] { MOETAP_POINT("lend noting"); });
 }
 
 std::string LeaseNote::describe() const {
-  constexpr int kTries = 1000;  // a write takes some tens of nanoseconds
-  for (int i = 0; i < kTries; ++i) {
-    const std::uint64_t before = version_.load(std::memory_order_acquire);
-    const std::uint64_t leases = leases_.load(std::memory_order_acquire);
-    const std::int64_t since = since_.load(std::memory_order_acquire);
-    Holder text;
-    for (std::size_t word = 0; word < holder_.size(); ++word) {
-      const std::uint64_t bytes = holder_[word].load(std::memory_order_acquire);
-      std::memcpy(text.data() + word * sizeof bytes, &bytes, sizeof bytes);
-    }
-    if (before % 2 != 0 || version_.load(std::memory_order_relaxed) != before) continue;
-    if (leases == 0) return "";
-    const std::chrono::nanoseconds now = Clock::now().time_since_epoch();
-    const std::chrono::nanoseconds start(std::clamp<std::int64_t>(since, 0, now.count()));
-    return describe_leases(leases, printable(text), now - start);
-  }
-  return "leases are out, by a note that is never finished";
+  const auto words = note_.read();
+  if (!words) return "leases are out, by a note that is never finished";
+  const std::uint64_t leases = (*words)[0];
+  if (leases == 0) return "";
+  Holder text;
+  std::memcpy(text.data(), &(*words)[kHolder], text.size());
+  const std::chrono::nanoseconds now = Clock::now().time_since_epoch();
+  const auto since = static_cast<std::int64_t>((*words)[1]);
+  const std::chrono::nanoseconds start(std::clamp<std::int64_t>(since, 0, now.count()));
+  return describe_leases(leases, printable(text), now - start);
 }
 
 }  // namespace moetap

@@ -1,19 +1,16 @@
 // What a reader that lends rows tells the worker that it keeps waiting: who has them, since when.
-// The order of its loads and stores is checked in test/model (note).
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "ipc/ring/shared_note.h"
+
 namespace moetap {
 
-// In shared memory, in plain words, read and written as one (a sequence lock: whoever reads while
-// it is written looks again). One writer at a time; it may die in the middle.
 class LeaseNote {
  public:
   using Clock = std::chrono::steady_clock;  // of the machine since its start: all processes agree
@@ -29,13 +26,10 @@ class LeaseNote {
   std::string describe() const;
 
  private:
-  // Every access is one of release or acquire, so that a reader who sees a word of a write also
-  // sees the version that the write began with.
-  std::atomic<std::uint64_t> version_{0};  // odd: being written
-  std::atomic<std::uint64_t> leases_{0};
-  std::atomic<std::int64_t> since_{0};                                 // nanoseconds
-  std::array<std::atomic<std::uint64_t>, kHolderBytes / 8> holder_{};  // zeros behind the text
+  // How many there are, since when in nanoseconds, and the holder with zeros after the text.
+  static constexpr std::size_t kHolder = 2;
+  using Note = SharedNote<kHolder + kHolderBytes / sizeof(std::uint64_t)>;
+  Note note_;
 };
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 }  // namespace moetap

@@ -4,14 +4,13 @@
 
 #include <moetap/channel.h>
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 
+#include "ipc/ring/shared_note.h"
+
 namespace moetap {
 
-// In shared memory, in plain words, read and written as LeaseNote is. One writer, who may die in
-// the middle.
 class DropNote {
  public:
   struct Drops {
@@ -24,13 +23,7 @@ class DropNote {
   std::optional<Drops> read() const;
 
  private:
-  std::atomic<std::uint64_t> version_{0};  // odd: being written
-  std::atomic<std::uint64_t> after_{0};
-  std::atomic<std::uint64_t> first_{0};
-  std::atomic<std::uint64_t> last_{0};
-  std::atomic<std::uint64_t> total_{0};
-  std::atomic<std::uint64_t> given_up_{0};
+  SharedNote<5> note_;
 };
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 }  // namespace moetap

@@ -109,7 +109,7 @@ std::vector<Program> stamps(int lives_for = kLives, StampChange change = StampCh
 int stamp_writer_operations();
 std::vector<Value> stamps_initial();
 
-// The note beside the ring in which a reader says who keeps its rows (src/lease_note.cc): one end
+// The note beside the ring in which a reader says who keeps its rows (ipc/ring/shared_note.h): one end
 // writes two notes of two words, the other reads once. What it takes for a note was written as one.
 enum class NoteChange {
   none,

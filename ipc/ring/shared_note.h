@@ -1,0 +1,50 @@
+// A few words in shared memory that are written and read as one.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace moetap {
+
+// A sequence lock: whoever reads while it is written looks again. One writer at a time; it may die
+// in the middle. The order of its loads and stores is checked in test/model (note).
+template <std::size_t kWords>
+class SharedNote {
+ public:
+  using Words = std::array<std::uint64_t, kWords>;
+
+  // Calls begun() when the note says that it is being written, before any word is.
+  template <class Begun>
+  void write(const Words& words, Begun&& begun) noexcept {
+    // Odd also after a writer that died in the middle.
+    const std::uint64_t writing = version_.load(std::memory_order_relaxed) | 1;
+    version_.store(writing, std::memory_order_relaxed);
+    begun();
+    for (std::size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_release);
+    version_.store(writing + 1, std::memory_order_release);
+  }
+
+  // Nothing while it is being written. Whatever is in the memory, this ends.
+  std::optional<Words> read() const {
+    constexpr int kTries = 1000;  // a write takes some tens of nanoseconds
+    for (int tries = 0; tries < kTries; ++tries) {
+      const std::uint64_t before = version_.load(std::memory_order_acquire);
+      Words words;
+      for (std::size_t i = 0; i < kWords; ++i) words[i] = words_[i].load(std::memory_order_acquire);
+      if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) return words;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  // Every access is one of release or acquire, so that a reader who sees a word of a write also
+  // sees the version that the write began with.
+  std::atomic<std::uint64_t> version_{0};  // odd: being written
+  std::array<std::atomic<std::uint64_t>, kWords> words_{};
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+}  // namespace moetap
