@@ -23,7 +23,7 @@ void StepOutcomes::failed(Step step, std::string reason) {
   next_ = (next_ + 1) % kFailures;
   failed_steps_.push_back(step);
   if (failed_steps_.size() > kFailedSteps) {
-    forgotten_failure_ = failed_steps_.front();
+    forgotten_ = std::max(forgotten_, failed_steps_.front());
     failed_steps_.pop_front();
   }
   last_ = step;
@@ -44,7 +44,7 @@ void StepOutcomes::dropped(const DropRun& run, const std::string& channel) {
     runs_.push_back(run);
   }
   if (runs_.size() > kRuns) {
-    forgotten_drop_ = runs_.front().last;
+    forgotten_ = std::max(forgotten_, runs_.front().last);
     runs_.pop_front();
   }
   last_ = run.last;
@@ -63,8 +63,7 @@ void StepOutcomes::require_success(Step step) const {
   if (std::ranges::binary_search(failed_steps_, step)) {
     throw StepFailed(step, std::string(kReasonForgotten));
   }
-  if (step <= forgotten_failure_) throw StepFailed(step, std::string(kOutcomeForgotten));
-  if (step <= forgotten_drop_) throw StepFailed(step, std::string(kOutcomeForgotten));
+  if (step <= forgotten_) throw StepFailed(step, std::string(kOutcomeForgotten));
   const DropRun* run = run_before(step);
   if (run == nullptr || step > run->last) return;
   throw StepFailed(

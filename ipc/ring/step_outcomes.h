@@ -63,9 +63,8 @@ class StepOutcomes {
   std::array<Failure, kFailures> failures_;
   std::size_t next_ = 0;  // the oldest failure's place
   std::deque<Step> failed_steps_;
-  Step forgotten_failure_ = 0;  // the last failed step that is not among them
   std::deque<DropRun> runs_;
-  Step forgotten_drop_ = 0;  // the end of the last run that is not remembered
+  Step forgotten_ = 0;  // the last failed or dropped step that is not remembered
 };
 
 }  // namespace moetap
