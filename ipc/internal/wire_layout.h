@@ -11,6 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "lib/internal/layer_runs.h"
+
 namespace moetap {
 
 using WireId = std::int32_t;
@@ -19,8 +21,7 @@ using WireId = std::int32_t;
 inline constexpr WireId kWireMissing = -1;
 
 inline std::size_t wire_row_ids(const ModelShape& shape) {
-  return static_cast<std::size_t>(shape.num_hidden_layers()) *
-         static_cast<std::size_t>(shape.top_k());
+  return detail::array_row_size(shape, true);
 }
 
 inline std::size_t wire_row_bytes(const ModelShape& shape) {
@@ -53,21 +54,13 @@ class WireRows {
   bool repeats(std::span<const WireId> wire) const;
 
  private:
-  // MoE layers that follow each other in the model: ids from `wire` on in a wire row, and from
-  // `narrow` on in ours.
-  struct Run {
-    std::size_t wire;
-    std::size_t narrow;
-    std::size_t ids;
-  };
-
   std::size_t row_ids_;
   std::size_t row_bytes_;  // of a narrow row
   std::size_t top_k_;
   int num_experts_;
   bool distinct_;  // a layer picks several experts, each once
   IdType type_;
-  std::vector<Run> runs_;
+  std::vector<detail::LayerRun> runs_;
 };
 
 }  // namespace moetap

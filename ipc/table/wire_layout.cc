@@ -51,30 +51,18 @@ WireRows::WireRows(const ModelShape& shape)
       top_k_(static_cast<std::size_t>(shape.top_k())),
       num_experts_(shape.num_experts()),
       distinct_(shape.top_k() >= 2 && !shape.repeats_experts()),
-      type_(shape.id_type()) {
-  const auto top_k = static_cast<std::size_t>(shape.top_k());
-  std::size_t narrow = 0;
-  for (const int layer : shape.moe_layers()) {
-    const std::size_t wire =
-        MOETAP_OFF("H33 indexed by model layer") ? narrow : static_cast<std::size_t>(layer) * top_k;
-    if (!runs_.empty() && runs_.back().wire + runs_.back().ids == wire) {
-      runs_.back().ids += top_k;
-    } else {
-      runs_.push_back({wire, narrow, top_k});
-    }
-    narrow += top_k;
-  }
-}
+      type_(shape.id_type()),
+      runs_(detail::layer_runs(shape, !MOETAP_OFF("H33 indexed by model layer"))) {}
 
 void WireRows::put(std::span<const std::byte> narrow, WireId* wire) const {
-  if (runs_.front().ids == row_ids_) return widen(type_, narrow, wire);  // no dense layers
+  if (runs_.front().count == row_ids_) return widen(type_, narrow, wire);  // no dense layers
   const std::size_t width = id_bytes(type_);
   for (; !narrow.empty(); narrow = narrow.subspan(row_bytes_), wire += row_ids_) {
     std::size_t next = 0;
-    for (const Run& run : runs_) {
-      std::fill(wire + next, wire + run.wire, 0);
-      widen(type_, narrow.subspan(run.narrow * width, run.ids * width), wire + run.wire);
-      next = run.wire + run.ids;
+    for (const detail::LayerRun& run : runs_) {
+      std::fill(wire + next, wire + run.array, 0);
+      widen(type_, narrow.subspan(run.row * width, run.count * width), wire + run.array);
+      next = run.array + run.count;
     }
     std::fill(wire + next, wire + row_ids_, 0);
   }
@@ -82,14 +70,14 @@ void WireRows::put(std::span<const std::byte> narrow, WireId* wire) const {
 
 void WireRows::erase(WireId* wire) const {
   std::fill_n(wire, row_ids_, 0);
-  for (const Run& run : runs_) std::fill_n(wire + run.wire, run.ids, kWireMissing);
+  for (const detail::LayerRun& run : runs_) std::fill_n(wire + run.array, run.count, kWireMissing);
 }
 
 bool WireRows::get(std::span<const WireId> wire, std::byte* narrow) const {
   const std::size_t width = id_bytes(type_);
-  return std::ranges::all_of(runs_, [&](const Run& run) {
-    return narrow_ids(wire.subspan(run.wire, run.ids), num_experts_, type_,
-                      narrow + run.narrow * width);
+  return std::ranges::all_of(runs_, [&](const detail::LayerRun& run) {
+    return narrow_ids(wire.subspan(run.array, run.count), num_experts_, type_,
+                      narrow + run.row * width);
   });
 }
 
@@ -98,22 +86,24 @@ bool WireRows::is_missing(std::span<const WireId> wire) const {
     return std::ranges::all_of(wire.subspan(first, count),
                                [value](WireId id) { return id == value; });
   };
-  const auto unwritten = [&](const Run& run) {
-    for (std::size_t layer = 0; layer < run.ids; layer += top_k_) {
-      if (all(run.wire + layer, top_k_, 0)) return true;
+  const auto unwritten = [&](const detail::LayerRun& run) {
+    for (std::size_t layer = 0; layer < run.count; layer += top_k_) {
+      if (all(run.array + layer, top_k_, 0)) return true;
     }
     return false;
   };
-  return std::ranges::all_of(
-             runs_, [&](const Run& run) { return all(run.wire, run.ids, kWireMissing); }) ||
+  return std::ranges::all_of(runs_,
+                             [&](const detail::LayerRun& run) {
+                               return all(run.array, run.count, kWireMissing);
+                             }) ||
          (distinct_ && std::ranges::any_of(runs_, unwritten));
 }
 
 bool WireRows::repeats(std::span<const WireId> wire) const {
   if (!distinct_) return false;
-  return std::ranges::any_of(runs_, [&](const Run& run) {
-    for (std::size_t layer = 0; layer < run.ids; layer += top_k_) {
-      if (repeats_an_expert(&wire[run.wire + layer], static_cast<int>(top_k_),
+  return std::ranges::any_of(runs_, [&](const detail::LayerRun& run) {
+    for (std::size_t layer = 0; layer < run.count; layer += top_k_) {
+      if (repeats_an_expert(&wire[run.array + layer], static_cast<int>(top_k_),
                             static_cast<std::uint32_t>(num_experts_))) {
         return true;
       }

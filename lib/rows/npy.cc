@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstring>
 
+#include "lib/internal/layer_runs.h"
 #include "lib/rows/npy_header.h"
 
 namespace moetap {
@@ -15,53 +16,52 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "rows and .npy files are little-endian");
 
-// Where an array has a row's layers, and how many there are.
+// Where an array has a row's layers, and how many elements it has for a row.
 class Placing {
  public:
   Placing(const ModelShape& shape, ArrayLayers layers)
-      : layers_(layers.all_hidden ? shape.num_hidden_layers() : shape.num_layers()) {
-    for (int i = 0; i < shape.num_layers(); ++i) {
-      places_.push_back(layers.all_hidden ? shape.moe_layers()[static_cast<std::size_t>(i)] : i);
-    }
-  }
-  std::size_t layers() const { return static_cast<std::size_t>(layers_); }
-  bool has_others() const { return places_.size() < layers(); }
+      : size_(detail::array_row_size(shape, layers.all_hidden)),
+        has_others_(size_ > shape.row_ids()),
+        runs_(detail::layer_runs(shape, layers.all_hidden)) {}
 
-  // Copies each layer's `count` elements to its place; what is at the others stays.
+  std::size_t size() const { return size_; }
+  bool has_others() const { return has_others_; }
+
+  // Copies each layer's elements to its place; what is at the others stays.
   template <class From, class To>
-  void put(const From* from, std::size_t count, To* to) const {
-    for (const int place : places_) {
-      To* const layer = to + static_cast<std::size_t>(place) * count;
-      for (std::size_t k = 0; k < count; ++k) layer[k] = static_cast<To>(from[k]);
-      from += count;
+  void put(const From* from, To* to) const {
+    for (const detail::LayerRun& run : runs_) {
+      const From* const own = from + run.row;
+      To* const place = to + run.array;
+      for (std::size_t i = 0; i < run.count; ++i) place[i] = static_cast<To>(own[i]);
     }
   }
 
  private:
-  int layers_;
-  std::vector<int> places_;
+  std::size_t size_;
+  bool has_others_;
+  std::vector<detail::LayerRun> runs_;
 };
 
 template <class To, class From>
 void convert(const Routes& routes, ArrayLayers layers, void* out) {
   const ModelShape& shape = routes.shape();
   const Placing placing(shape, layers);
-  const auto top_k = static_cast<std::size_t>(shape.top_k());
   const std::vector<To> missing(shape.row_ids(), static_cast<To>(-1));
   const std::size_t row = shape.row_bytes() / sizeof(From);  // whatever else it holds
   const auto* from = reinterpret_cast<const From*>(routes.bytes().data());
   auto* to = static_cast<To*>(out);
   for (const RowState state : routes.states()) {
     if (placing.has_others()) {
-      std::fill_n(to, placing.layers() * top_k, static_cast<To>(layers.dense_id));
+      std::fill_n(to, placing.size(), static_cast<To>(layers.dense_id));
     }
     if (state == RowState::present) {
-      placing.put(from, top_k, to);
+      placing.put(from, to);
     } else {
-      placing.put(missing.data(), top_k, to);
+      placing.put(missing.data(), to);
     }
     from += row;
-    to += placing.layers() * top_k;
+    to += placing.size();
   }
 }
 
@@ -101,22 +101,20 @@ std::size_t checked_bytes(const Routes& routes, IdType type, ArrayLayers layers)
                     id_type_name(type), layers.dense_id));
   }
   if (!is_signed(type)) routes.require_present();
-  return routes.states().size() * placing.layers() * static_cast<std::size_t>(shape.top_k()) *
-         id_bytes(type);
+  return routes.states().size() * placing.size() * id_bytes(type);
 }
 
 template <class Bits>
 void copy_weights(const Routes& routes, ArrayLayers layers, void* out) {
   const ModelShape& shape = routes.shape();
   const Placing placing(shape, layers);
-  const auto top_k = static_cast<std::size_t>(shape.top_k());
   const std::byte* from = routes.bytes().data() + shape.weights_offset();
   auto* to = static_cast<Bits*>(out);
   for (const RowState state : routes.states()) {
-    std::fill_n(to, placing.layers() * top_k, static_cast<Bits>(-1));
-    if (state == RowState::present) placing.put(reinterpret_cast<const Bits*>(from), top_k, to);
+    std::fill_n(to, placing.size(), static_cast<Bits>(-1));
+    if (state == RowState::present) placing.put(reinterpret_cast<const Bits*>(from), to);
     from += shape.row_bytes();
-    to += placing.layers() * top_k;
+    to += placing.size();
   }
 }
 
@@ -136,8 +134,8 @@ std::size_t weights_bytes(const Routes& routes, ArrayLayers layers) {
                     "ModelShape::with_weights()",
                     shape.to_string()));
   }
-  return routes.states().size() * Placing(shape, layers).layers() *
-         static_cast<std::size_t>(shape.top_k()) * weight_bytes(shape.weight_type());
+  return routes.states().size() * detail::array_row_size(shape, layers.all_hidden) *
+         weight_bytes(shape.weight_type());
 }
 
 void convert(const Routes& routes, IdType type, ArrayLayers layers, void* out) {
@@ -159,9 +157,11 @@ void convert(const Routes& routes, IdType type, ArrayLayers layers, void* out) {
 // header's length in two bytes, the header padded with spaces and ended by a newline so that the
 // data starts at a multiple of 64.
 std::string npy_header(const Routes& routes, std::string_view type, ArrayLayers layers) {
-  std::string dict = fmt::format(
-      "{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}, {}), }}", type,
-      routes.range().size(), Placing(routes.shape(), layers).layers(), routes.shape().top_k());
+  const ModelShape& shape = routes.shape();
+  const int num_layers = layers.all_hidden ? shape.num_hidden_layers() : shape.num_layers();
+  std::string dict =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}, {}), }}", type,
+                  routes.range().size(), num_layers, shape.top_k());
   constexpr std::size_t kPreamble = 10;
   const std::size_t total = (kPreamble + dict.size() + 1 + 63) / 64 * 64;
   dict.append(total - kPreamble - dict.size() - 1, ' ');

@@ -14,9 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "lib/internal/expert_ids.h"
 #include "lib/internal/json_text.h"
+#include "lib/internal/layer_runs.h"
 #include "lib/internal/text.h"
-#include "lib/rows/expert_ids.h"
 #include "lib/rows/npy_header.h"
 
 namespace moetap {
@@ -56,8 +57,7 @@ class Narrow {
       : shape_(shape),
         layers_(layers),
         top_k_(static_cast<std::size_t>(shape.top_k())),
-        from_(top_k_ * static_cast<std::size_t>(layers.all_hidden ? shape.num_hidden_layers()
-                                                                  : shape.num_layers())),
+        from_(detail::array_row_size(shape, layers.all_hidden)),
         to_(shape.row_ids()) {}
 
   void operator()(std::string_view data, Routes& routes) {
@@ -200,17 +200,15 @@ void take_weights(std::string_view file, Routes& routes) {
         fmt::format("weights of {} tokens beside ids of {}: give two files of the same routes",
                     header.shape[0], routes.range().size()));
   }
-  const std::size_t of_layer = static_cast<std::size_t>(shape.top_k()) * width;
-  const std::size_t of_row = static_cast<std::size_t>(header.shape[1]) * of_layer;
+  const std::size_t of_row = detail::array_row_size(shape, layers.all_hidden) * width;
+  const std::vector<detail::LayerRun> runs = detail::layer_runs(shape, layers.all_hidden);
   for (std::size_t i = 0; i < routes.states().size(); ++i) {
     if (routes.states()[i] != RowState::present) continue;
     std::byte* const row = routes.bytes().data() + i * shape.row_bytes();
     detail::clear_gap(shape, row);
-    for (std::size_t layer = 0; layer < shape.moe_layers().size(); ++layer) {
-      const std::size_t place =
-          layers.all_hidden ? static_cast<std::size_t>(shape.moe_layers()[layer]) : layer;
-      std::memcpy(row + shape.weights_offset() + layer * of_layer,
-                  header.data.data() + i * of_row + place * of_layer, of_layer);
+    for (const detail::LayerRun& run : runs) {
+      std::memcpy(row + shape.weights_offset() + run.row * width,
+                  header.data.data() + i * of_row + run.array * width, run.count * width);
     }
   }
 }
