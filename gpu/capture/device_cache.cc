@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -359,6 +360,14 @@ void DeviceCache::snapshot(const Slot* slot_mapping, std::int64_t num_rows, std:
 void DeviceCache::end_step(Stream& stream) {
   open_ = false;
   stream.record(*used_);
+}
+
+void DeviceCache::abandon_step(Stream& stream) noexcept {
+  try {
+    end_step(stream);
+  } catch (const std::exception&) {
+    // Nothing of the step is waited for then.
+  }
 }
 
 }  // namespace moetap

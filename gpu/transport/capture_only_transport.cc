@@ -2,7 +2,6 @@
 #include <moetap/device_cache.h>
 #include <moetap/transports.h>
 
-#include <exception>
 #include <vector>
 
 #include "gpu/capture/owner_name.h"
@@ -34,13 +33,7 @@ class CaptureOnlyTransport final : public CaptureTransport {
   RouteOutput route_output(int layer) override { return cache_.route_output(layer); }
   void publish(const Slot*, Stream& stream) override { cache_.end_step(stream); }
   void skip_step(Stream& stream) override { cache_.end_step(stream); }
-  void give_up(const Slot*, Stream& stream) noexcept override {
-    try {
-      cache_.end_step(stream);
-    } catch (const std::exception&) {
-      // The stream takes no work: it records a graph, or the device is broken.
-    }
-  }
+  void give_up(const Slot*, Stream& stream) noexcept override { cache_.abandon_step(stream); }
   std::vector<StepFailed> take_failures() override { return {}; }
   std::uint64_t num_failed() const override { return 0; }
   void finalize(Step, Milliseconds) override {}

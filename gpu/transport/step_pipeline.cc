@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <exception>
 #include <utility>
 
 #include "gpu/capture/owner_name.h"
@@ -88,11 +87,7 @@ void StepPipeline::arrive(void* in_flight) noexcept {
 
 void StepPipeline::give_up(Stream& stream) noexcept {
   failures_.add(step_, kGivenUp);
-  try {
-    cache_.end_step(stream);
-  } catch (const std::exception&) {
-    // The stream takes no work: it records a graph, or the device is broken.
-  }
+  cache_.abandon_step(stream);
 }
 
 }  // namespace moetap

@@ -70,6 +70,9 @@ class DeviceCache {
 
   // For a step that ends without one.
   void end_step(Stream& stream);
+  // As end_step(), also where the stream takes no work: it records a graph, or the device is
+  // broken.
+  void abandon_step(Stream& stream) noexcept;
 
  private:
   // An entry of the process's register of caches.
