@@ -1,4 +1,3 @@
-#include <moetap/block_store.h>
 #include <moetap/readers.h>
 #include <moetap/routes.h>
 
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "ipc/internal/names.h"
+#include "lib/internal/expert_ids.h"
 #include "tool/commands.h"
 #include "tool/dead_buffer.h"
 #include "tool/inspection.h"
@@ -65,10 +65,10 @@ Routes read_routes(const SegmentFile& file, Endpoint endpoint, std::span<const S
 
 // What a file gives further is checked as rows from elsewhere are (H20, H32).
 void require_sound(const Routes& routes, std::span<const Slot> slots, const std::string& name) {
-  const BlockStoreOptions any{.shape = routes.shape(), .weights = {}};
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const auto row = routes.row(static_cast<std::int64_t>(i));
-    if (routes.states()[i] != RowState::present || any.can_be_present(row)) continue;
+    if (routes.states()[i] != RowState::present || detail::can_be_present(routes.shape(), row))
+      continue;
     throw MismatchError(fmt::format(
         "{}: the row of slot {} has an id of no expert, or the same expert twice in a layer: its "
         "memory was overwritten; nothing is written",

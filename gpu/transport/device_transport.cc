@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
-#include "gpu/capture/step_descriptor.h"
 #include "gpu/transport/request_transport.h"
+#include "gpu/transport/step_descriptor.h"
 #include "gpu/transport/step_pipeline.h"
 #include "lib/internal/injection.h"
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "gpu/capture/step_descriptor.h"
+#include "gpu/transport/step_descriptor.h"
 #include "ipc/internal/system_limits.h"
 #include "lib/internal/injection.h"
 

@@ -1,4 +1,4 @@
-#include "lib/rows/expert_ids.h"
+#include "lib/internal/expert_ids.h"
 
 #include <moetap/error.h>
 #include <moetap/picks.h>

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "lib/internal/expert_ids.h"
 #include "lib/internal/injection.h"
-#include "lib/rows/expert_ids.h"
 
 namespace moetap {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "lib/rows/expert_ids.h"
+#include "lib/internal/expert_ids.h"
 #include "lib/steps/singleton.h"
 
 namespace moetap {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lib/internal/text.h"
-#include "lib/rows/expert_ids.h"
+#include "lib/internal/expert_ids.h"
 #include "lib/steps/joined_readers.h"
 
 namespace moetap {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "lib/rows/expert_ids.h"
+#include "lib/internal/expert_ids.h"
 
 namespace moetap {
 BlockKey::BlockKey(std::span<const std::byte> bytes) : size_(bytes.size()) {
