@@ -8,7 +8,6 @@
 #include <chrono>
 #include <exception>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -56,7 +55,7 @@ FileLock open_lock(const Segment& segment) {
 
 Worker find_worker(Endpoint endpoint) {
   const auto deadline = deadline_after(endpoint.limit);
-  std::optional<Clock::time_point> refused;  // since then, by what looks like a living worker's
+  auto give_up = Clock::time_point::max();  // on what looks like a living worker's
   for (;;) {
     Segment segment =
         attach(buffer_name(endpoint), native_bytes(endpoint), endpoint, kShmMagic, kShmVersion);
@@ -69,11 +68,11 @@ Worker find_worker(Endpoint endpoint) {
       // A worker's lock file goes when it does; the next worker has one of its own.
       const auto now = Clock::now();
       if (!segment.owner_alive()) {
-        refused.reset();
-      } else if (!refused) {
-        refused = now;
-      } else if (now >= std::min(deadline, *refused + kTakeOver)) {
+        give_up = Clock::time_point::max();
+      } else if (now >= give_up) {
         throw;
+      } else {
+        give_up = std::min({give_up, deadline, now + kTakeOver});
       }
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <vector>
@@ -60,31 +61,10 @@ class Rules {
   std::vector<std::set<std::string>> keys_;  // of the objects that are open
 };
 
-// The word around a byte, for messages: the parser's own may be long before it comes to that.
-std::string word_at(std::string_view text, std::size_t byte) {
-  constexpr std::string_view kBetween = " \t\r\n,:[]{}\"";
-  if (text.empty()) return "the end";
-  byte = std::min(byte, text.size() - 1);
-  std::size_t first = byte;
-  std::size_t last = byte;
-  if (kBetween.find(text[byte]) == kBetween.npos) {
-    while (first > 0 && kBetween.find(text[first - 1]) == kBetween.npos) --first;
-    last = std::min(text.find_first_of(kBetween, byte), text.size()) - 1;
-  }
-  return shown(text.substr(first, last - first + 1));
-}
+constexpr std::string_view kBlanks = " \t\r\n";
+constexpr std::string_view kBetween = " \t\r\n,:[]{}\"";  // words
 
-// "line 2, column 18: invalid literal, at \"None\"".
-std::string describe(const Json::parse_error& error, std::string_view text) {
-  constexpr std::string_view kPosition = "parse error at ";
-  std::string reason = error.what();
-  if (const auto at = reason.find(kPosition); at != reason.npos) {
-    reason.erase(0, at + kPosition.size());
-  }
-  reason.resize(std::min(reason.size(), reason.find("; last read")));
-  return fmt::format("{}, at {}", cut(std::move(reason)),
-                     word_at(text, error.byte == 0 ? 0 : error.byte - 1));
-}
+bool is_one_of(char c, std::string_view set) { return set.find(c) != set.npos; }
 
 // The end of a string that begins at text[at], a quotation mark.
 std::size_t end_of_string(std::string_view text, std::size_t at) {
@@ -94,44 +74,135 @@ std::size_t end_of_string(std::string_view text, std::size_t at) {
   return std::min(at + 1, text.size());
 }
 
-}  // namespace
+// Of the string, word, sign or blank that begins there.
+std::size_t end_of_token(std::string_view text, std::size_t at) {
+  if (text[at] == '"') return end_of_string(text, at);
+  if (is_one_of(text[at], kBetween)) return at + 1;
+  return std::min(text.find_first_of(kBetween, at), text.size());
+}
 
-Json parse_json(std::string_view text, std::string_view what) {
+// Bytes that may be anything, for messages.
+std::string quoted(std::string_view bytes) {
+  constexpr std::size_t kEnd = kMaxShown / 2;  // shown of each, of what is cut
+  std::string text = "\"";
+  const auto append = [&](std::string_view some) {
+    for (const char c : some) {
+      if (c == '"' || c == '\\') text += '\\';
+      if (c >= ' ' && c <= '~') {
+        text += c;
+      } else {
+        fmt::format_to(std::back_inserter(text), "\\x{:02x}", static_cast<unsigned char>(c));
+      }
+    }
+  };
+  if (bytes.size() <= kMaxShown) {
+    append(bytes);
+    return text + '"';
+  }
+  append(bytes.substr(0, kEnd));
+  text += "\" ... \"";
+  append(bytes.substr(bytes.size() - kEnd));
+  return fmt::format("{}\" ({} bytes, cut)", text, bytes.size());
+}
+
+// What the parser read when it stopped at text[stop], or at the end. `invalid`: no token, so what
+// follows was not read; but a word is shown whole.
+std::string read_at(std::string_view text, std::size_t stop, bool invalid) {
+  std::size_t word = text.npos;  // that ends where this token begins
+  std::string_view last;         // that is no blank
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = end_of_token(text, begin);
+    const bool is_word = !is_one_of(text[begin], kBetween);
+    if (stop < end) {
+      if (!invalid || is_word) return "at " + quoted(text.substr(begin, end - begin));
+      if (begin == stop && word != text.npos) begin = word;
+      return "at " + quoted(text.substr(begin, stop + 1 - begin));
+    }
+    if (!is_one_of(text[begin], kBlanks)) last = text.substr(begin, end - begin);
+    word = is_word ? begin : text.npos;
+    begin = end;
+  }
+  return last.empty() ? "at the end" : "at the end, after " + quoted(last);
+}
+
+// "line 2, column 18: invalid literal, at \"None\"".
+std::string describe(const Json::parse_error& error, std::string_view text, std::size_t stop) {
+  constexpr std::string_view kPosition = ": ";  // ends it
+  std::string reason = error.what();
+  if (const auto at = reason.find("parse error"); at != reason.npos) {
+    reason.erase(0, reason.find(kPosition, at) + kPosition.size());
+  }
+  const auto last_read = reason.find("; last read");
+  reason.resize(std::min(reason.size(), last_read));
+  const std::string_view before = text.substr(0, stop);
+  return fmt::format("line {}, column {}: {}, {}", 1 + std::ranges::count(before, '\n'),
+                     stop - (before.rfind('\n') + 1) + 1, cut(std::move(reason)),
+                     read_at(text, stop, last_read != std::string::npos));
+}
+
+// Text with quotation marks added.
+struct Quoted {
+  std::string text;
+  std::vector<std::size_t> added;  // where, ascending
+
+  // Where text[at] was before.
+  std::size_t original(std::size_t at) const {
+    return at - static_cast<std::size_t>(std::ranges::upper_bound(added, at) - added.begin());
+  }
+};
+
+// With numbers that are none in quotes, where they stand for a value.
+Quoted quote_non_numbers(std::string_view text) {
+  Quoted result;
+  const auto quote = [&] {
+    result.added.push_back(result.text.size());
+    result.text += '"';
+  };
+  char before = 0;  // the last that is no blank
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = text[at] == '"' ? end_of_string(text, at) : at + 1;
+    bool is_number = false;
+    for (const std::string_view word : {"Infinity", "-Infinity", "NaN"}) {
+      if (!is_one_of(before, ":[,") || !text.substr(at).starts_with(word)) continue;
+      const auto after = text.find_first_not_of(kBlanks, at + word.size());
+      if (after == text.npos || !is_one_of(text[after], ",]}")) continue;
+      end = at + word.size();
+      is_number = true;
+    }
+    if (is_number) quote();
+    result.text.append(text.substr(at, end - at));
+    if (is_number) quote();
+    if (!is_one_of(text[at], kBlanks)) before = text[end - 1];
+    at = end;
+  }
+  return result;
+}
+
+// Of `text`, or of what it became in `parsed`.
+Json parse(std::string_view text, std::string_view what, const Quoted* parsed) {
   Rules rules(what);
   try {
-    return Json::parse(text, [&](int depth, Event event, const Json& parsed) {
-      rules.see(depth, event, parsed);
-      return true;
-    });
+    return Json::parse(parsed ? std::string_view(parsed->text) : text,
+                       [&](int depth, Event event, const Json& value) {
+                         rules.see(depth, event, value);
+                         return true;
+                       });
   } catch (const Json::parse_error& error) {
-    throw ArgumentError(fmt::format("{}: no valid JSON: {}", what, describe(error, text)));
+    const std::size_t byte = error.byte == 0 ? 0 : error.byte - 1;
+    const std::size_t stop = std::min(parsed ? parsed->original(byte) : byte, text.size());
+    throw ArgumentError(fmt::format("{}: no valid JSON: {}", what, describe(error, text, stop)));
   } catch (const Json::exception& error) {  // a number that no type holds
     throw ArgumentError(fmt::format("{}: no valid JSON: {}", what, cut(error.what())));
   }
 }
 
-std::string quote_non_numbers(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  std::string result;
-  char before = 0;  // the last that is no blank
-  for (std::size_t at = 0; at < text.size();) {
-    std::size_t end = at + 1;
-    std::string_view quotes;
-    if (text[at] == '"') end = end_of_string(text, at);
-    for (const std::string_view word : {"Infinity", "-Infinity", "NaN"}) {
-      if ((before != ':' && before != '[' && before != ',') || !text.substr(at).starts_with(word)) {
-        continue;
-      }
-      const auto after = text.find_first_not_of(kBlanks, at + word.size());
-      if (after == text.npos || std::string_view(",]}").find(text[after]) == kBlanks.npos) continue;
-      end = at + word.size();
-      quotes = "\"";
-    }
-    result.append(quotes).append(text.substr(at, end - at)).append(quotes);
-    if (kBlanks.find(text[at]) == kBlanks.npos) before = text[end - 1];
-    at = end;
-  }
-  return result;
+}  // namespace
+
+Json parse_json(std::string_view text, std::string_view what) { return parse(text, what, nullptr); }
+
+Json parse_python_json(std::string_view text, std::string_view what) {
+  const Quoted quoted = quote_non_numbers(text);
+  return parse(text, what, &quoted);
 }
 
 bool is_integer(const Json& value) {

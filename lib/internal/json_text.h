@@ -13,13 +13,14 @@ namespace moetap::detail {
 inline constexpr int kMaxJsonDepth = 64;
 
 // ArgumentError that begins with `what`: no valid JSON, arrays and objects nested deeper than
-// kMaxJsonDepth, or an object that has a key twice, of which a reader would see one.
+// kMaxJsonDepth, or an object that has a key twice, of which a reader would see one. What is no
+// valid JSON is shown: its line, column and what was read there, cut where it is long.
 nlohmann::json parse_json(std::string_view text, std::string_view what);
 
-// Python writes numbers that are none as bare Infinity, -Infinity and NaN, which JSON has no words
-// for: the same text with them in quotes, where they stand for a value. Whoever needs a number
-// there then says what it is instead.
-std::string quote_non_numbers(std::string_view text);
+// As Python writes it: with numbers that are none as bare Infinity, -Infinity and NaN, which JSON
+// has no words for. Those are strings in the result, where they stand for a value. Whoever needs a
+// number there then says what it is instead.
+nlohmann::json parse_python_json(std::string_view text, std::string_view what);
 
 // Of a whole number in [least, most]; ArgumentError that names the value for anything else: neither
 // a fraction nor a truth value, which the library would convert, nor a number that it would wrap.

@@ -81,7 +81,7 @@ std::string read_file(const std::filesystem::path& path) {
 }  // namespace
 
 ModelShape ModelShape::from_config(std::string_view json) {
-  const Json root = detail::parse_json(detail::quote_non_numbers(json), "the configuration");
+  const Json root = detail::parse_python_json(json, "the configuration");
   const ConfigValues config(language_model(root));
   const int num_layers = config.num_layers();
   detail::refuse_unknown_schedules(config, root);
