@@ -14,6 +14,7 @@
 
 #include "lib/internal/json_text.h"
 #include "lib/internal/text.h"
+#include "lib/shape/config_experts.h"
 #include "lib/shape/config_layers.h"
 #include "lib/shape/config_values.h"
 
@@ -53,6 +54,7 @@ const Json& language_model(const Json& root) {
   const auto model = std::ranges::find_if(
       all, [](const auto& one) { return ConfigValues(*one.second).num_experts() != 0; });
   if (model == all.end()) {
+    detail::refuse_unknown_experts(root);
     throw ArgumentError(fmt::format(
         "a dense model has no routes: none of {} is above 1, at the top or under "
         "\"text_config\", or one of {} is false. If "

@@ -33,6 +33,7 @@ class MoeLayers {
     named_layers();
     block_types();
     hybrid_pattern();
+    layout();
     if (!layer_by_layer()) dense_first();
   }
 
@@ -232,6 +233,16 @@ class MoeLayers {
           shown(*value), shown(pattern.substr(at, 1)), at));
     }
     keep_if([&](int i) { return pattern[static_cast<std::size_t>(i)] == 'E'; });
+  }
+
+  // SmallThinker's own code takes all layers, whatever the list says.
+  void layout() const {
+    const Json* list = config_.find("moe_layer_layout");
+    if (!list || std::ranges::count(flags("moe_layer_layout", *list), false) == 0) return;
+    throw ArgumentError(
+        fmt::format("\"moe_layer_layout\" is {}, which programs read in different ways: name the "
+                    "MoE layers with ModelShape's constructor",
+                    shown(*list)));
   }
 
   // Whether there was such a list.

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <functional>
 #include <optional>
 #include <string>
@@ -39,6 +38,7 @@ constexpr std::string_view kRead[] = {
     "moe_layer_freq",
     "moe_layer_frequency",
     "moe_layer_interval",
+    "moe_layer_layout",
     "moe_layer_num_skipped",
     "moe_layer_offset",
     "moe_layer_start_index",
@@ -46,6 +46,7 @@ constexpr std::string_view kRead[] = {
     "moe_layers_enum",
     "n_dense_first_layers",
     "num_dense_layers",
+    "per_layer_experts_blocks",
     "route_every_n",
 };
 // What looks like a schedule, but says nothing of which layers have a router.
@@ -57,12 +58,8 @@ constexpr std::string_view kNoSchedules[] = {"architectures",
                                              "moe_layer_recompute",
                                              "moe_token_dispatcher_type",
                                              "moe_router_load_balancing_type",
+                                             "router_type",
                                              "zero_expert_type"};
-// Objects that describe other models, or how weights are kept, by parts of their names.
-constexpr std::string_view kOtherObjects[] = {
-    "vision", "visual",    "vit",     "image",     "audio",          "speech",      "talker",
-    "tts",    "2wav",      "codec",   "encoder",   "code_predictor", "draft",       "eagle",
-    "specul", "projector", "aligner", "connector", "quant",          "compression", "vae"};
 // Parts of names that are of no layers: a type of numbers, a normalization.
 constexpr std::string_view kNoWords[] = {"dtype", "layernorm", "layer_norm"};
 constexpr std::string_view kMlps[] = {"moe", "dense", "mlp", "expert"};
@@ -73,15 +70,6 @@ constexpr std::string_view kWhich[] = {"layer", "idx",     "freq",     "type",  
 constexpr std::string_view kListed[] = {"moe", "dense", "mlp", "expert", "ffn", "sparse"};
 // Sparse attention has such lists too (MiniMax M3).
 constexpr std::string_view kAttentionParts[] = {"attn", "attention", "index"};
-
-bool has_one_of(std::string_view text, std::span<const std::string_view> words) {
-  return std::ranges::any_of(words, [&](auto word) { return text.find(word) != text.npos; });
-}
-
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
 
 // Not the names of modules ("model.layers.0.mlp", "*experts").
 bool looks_like_schedule(const std::string& name, std::string_view key) {
@@ -94,9 +82,6 @@ bool looks_like_schedule(const std::string& name, std::string_view key) {
   }
   return has_one_of(words, kMlps) && has_one_of(words, kWhich);
 }
-
-// A draft model's layers.
-bool is_of_drafts(std::string_view key) { return key.starts_with("mtp"); }
 
 // Words of which some mean a router, or do so where there is one for each layer.
 bool is_list_of_words(const Json& list, int num_layers) {
@@ -172,7 +157,7 @@ class Schedules {
       if (looks_like_schedule(words, key) || is_list_of_layers(words, value, num_layers_)) {
         refuse(name, value, kUnknown);
       }
-      if (!value.is_object() || has_one_of(lower(key), kOtherObjects)) continue;
+      if (!value.is_object() || is_of_another_model(key)) continue;
       check(value, name + ".", inside ? std::optional(*inside + key + ".") : std::nullopt);
     }
   }

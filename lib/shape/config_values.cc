@@ -18,11 +18,19 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kLayers[] = {"num_hidden_layers", "num_layers", "n_layers", "n_layer"};
-constexpr std::string_view kExperts[] = {"num_experts", "n_routed_experts", "num_local_experts",
-                                         "moe_num_experts", "num_routed_experts"};
-constexpr std::string_view kTopK[] = {
-    "num_experts_per_tok",  "num_experts_per_token", "top_k_experts", "moe_top_k",    "moe_topk",
-    "num_selected_experts", "experts_per_token",     "moe_k",         "experts_top_k"};
+constexpr std::string_view kExperts[] = {
+    "num_experts",        "n_routed_experts",        "num_local_experts",       "moe_num_experts",
+    "num_routed_experts", "moe_num_primary_experts", "per_layer_experts_blocks"};
+constexpr std::string_view kTopK[] = {"num_experts_per_tok",
+                                      "num_experts_per_token",
+                                      "top_k_experts",
+                                      "moe_top_k",
+                                      "moe_topk",
+                                      "num_selected_experts",
+                                      "experts_per_token",
+                                      "moe_k",
+                                      "experts_top_k",
+                                      "moe_num_active_primary_experts"};
 // A model that has experts may be told to do without.
 constexpr std::string_view kSwitches[] = {"enable_moe_block", "is_moe", "use_moe", "enable_moe",
                                           "moe_enabled"};
@@ -40,6 +48,7 @@ const Json* child(const Json& object, std::string_view key) {
 
 std::span<const std::string_view> expert_names() { return kExperts; }
 std::span<const std::string_view> switch_names() { return kSwitches; }
+std::span<const std::string_view> top_k_names() { return kTopK; }
 
 bool flag(std::string_view key, const Json& value) {
   if (value.is_boolean()) return value.get<bool>();
@@ -87,11 +96,22 @@ std::optional<std::int64_t> ConfigValues::number(Names keys, std::int64_t least,
   return result;
 }
 
+bool ConfigValues::experts_are_off() const {
+  return std::ranges::any_of(kSwitches, [&](std::string_view key) {
+    const Json* enabled = find(key);
+    return enabled && !flag(key, *enabled);
+  });
+}
+
 std::int64_t ConfigValues::num_experts() const {
   refuse_layers_that_differ();
-  for (const std::string_view key : kSwitches) {
-    const Json* enabled = find(key);
-    if (enabled && !flag(key, *enabled)) return 0;
+  if (experts_are_off()) return 0;
+  const Json* secondary = find("moe_enable_secondary_experts");  // SmallThinker
+  if (secondary && flag("moe_enable_secondary_experts", *secondary)) {
+    throw ArgumentError(
+        fmt::format("\"moe_enable_secondary_experts\" is {}; rows of experts that have experts of "
+                    "their own cannot be expressed",
+                    shown(*secondary)));
   }
   const std::int64_t routed = number(kExperts, 0, ModelShape::kMaxExperts).value_or(0);
   // Identity experts (LongCat) are picked by the router too, with ids after the others'.

@@ -26,7 +26,8 @@ class ConfigValues {
 
   // Null if it is absent or null. Some keep their experts one level down: kNested.
   const Json* find(std::string_view key) const;
-  static constexpr std::string_view kNested[] = {"ffn_config", "moe"};  // DBRX, Mistral
+  static constexpr std::string_view kNested[] = {"ffn_config", "moe",  // DBRX, Mistral
+                                                 "moe_config"};        // Yuan
 
   // A whole number, or for experts and top-k a list of the same one for each layer (HunYuan).
   std::optional<std::int64_t> number(std::string_view key, std::int64_t least,
@@ -35,6 +36,8 @@ class ConfigValues {
   std::optional<std::int64_t> number(Names keys, std::int64_t least,
                                      std::int64_t most = kMaxInt) const;
 
+  // Whether one of the switches that models have for that says that there are none.
+  bool experts_are_off() const;
   // 0 for a dense model: some of those carry the key with 0, 1 or null.
   std::int64_t num_experts() const;
   int top_k() const;
@@ -57,6 +60,8 @@ class ConfigValues {
 std::span<const std::string_view> expert_names();
 // Of what turns a model's experts off.
 std::span<const std::string_view> switch_names();
+// Of the number of experts a token.
+std::span<const std::string_view> top_k_names();
 
 // false or true, or 0 or 1; ArgumentError for anything else.
 bool flag(std::string_view key, const nlohmann::json& value);

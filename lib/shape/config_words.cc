@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cctype>
 
 #include "lib/internal/text.h"
 
@@ -31,6 +32,11 @@ constexpr std::string_view kAttention[] = {"conv",
                                            "swa"};
 constexpr std::string_view kMlpParts[] = {"moe", "mlp", "expert", "ffn"};
 
+// Objects that describe other models, or how weights are kept, by parts of their names.
+constexpr std::string_view kOtherObjects[] = {
+    "vision", "visual",    "vit",     "image",     "audio",          "speech",      "talker",
+    "tts",    "2wav",      "codec",   "encoder",   "code_predictor", "draft",       "eagle",
+    "specul", "projector", "aligner", "connector", "quant",          "compression", "vae"};
 bool is_attention(std::string_view word) {
   if (is_one_of(word, kAttention)) return true;
   return word.ends_with("attention") &&
@@ -42,6 +48,21 @@ bool is_attention(std::string_view word) {
 bool is_one_of(std::string_view word, std::span<const std::string_view> words) {
   return std::ranges::find(words, word) != words.end();
 }
+
+bool has_one_of(std::string_view text, std::span<const std::string_view> words) {
+  return std::ranges::any_of(words, [&](auto word) { return text.find(word) != text.npos; });
+}
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+bool is_of_another_model(std::string_view key) {
+  return has_one_of(lower(std::string(key)), kOtherObjects);
+}
+
+bool is_of_drafts(std::string_view key) { return key.starts_with("mtp"); }
 
 std::optional<LayerWord> layer_word(const Json& word) {
   if (!word.is_string()) return std::nullopt;

@@ -11,6 +11,14 @@
 namespace moetap::detail {
 
 bool is_one_of(std::string_view word, std::span<const std::string_view> words);
+// Whether any of them is a part of it.
+bool has_one_of(std::string_view text, std::span<const std::string_view> words);
+std::string lower(std::string text);
+
+// Of an object that describes another model (vision, audio, drafts), or how weights are kept.
+bool is_of_another_model(std::string_view key);
+// Of what a configuration says of the layers of a model of drafts.
+bool is_of_drafts(std::string_view key);
 
 enum class LayerWord {
   attention,  // or what stands in its place; it says nothing of the MLP after it

@@ -298,5 +298,45 @@ TEST(Config, SchedulesAreUnderstoodWordByWord) {
   expect_refused(cases);
 }
 
+// H26: a model is dense only if nothing says otherwise.
+TEST(Config, ExpertsUnderANameThatIsNotKnownAreNotADenseModel) {
+  const Broken cases[] = {
+      {R"({"num_layers": 2, "num_moe_experts": 8})",
+       {"\"num_moe_experts\" is 8", "not understood"}},
+      {R"({"num_hidden_layers": 2, "n_experts": 64})", {"\"n_experts\" is 64"}},
+      {R"({"num_hidden_layers": 2, "expert_count": 8})", {"\"expert_count\" is 8"}},
+      {R"({"num_hidden_layers": 2, "ExpertNum": 8})", {"\"ExpertNum\" is 8"}},
+      {R"({"num_hidden_layers": 2, "experts": 8})", {"\"experts\" is 8"}},
+      {R"({"num_hidden_layers": 2, "num_experts": 0, "num_experts_total": 8.0})",
+       {"\"num_experts_total\" is 8.0"}},
+      {R"({"num_hidden_layers": 2, "n_expert": "8"})", {"\"n_expert\" is \"8\""}},
+      {R"({"num_hidden_layers": 2, "experts_count_list": [1, 8]})",
+       {"experts_count_list", "[1,8]"}},
+      {R"({"num_hidden_layers": 2, "experts": {"count": 8}})", {"\"experts.count\" is 8"}},
+      // A name that is known, where it is not read.
+      {R"({"decoder": {"num_experts": 8, "num_experts_per_tok": 2}})",
+       {"\"decoder.num_experts\" is 8"}},
+      {R"({"text_config": {"inner": {"mlp": {"num_local_experts": 8}}}})",
+       {"\"text_config.inner.mlp.num_local_experts\" is 8"}},
+      {R"({"text_config": {"moe_args": {"num_experts": 8}}})",
+       {"text_config.moe_args.num_experts"}},
+      {R"({"blocks": [{"ffn": {"num_experts": 8}}]})", {"\"blocks.0.ffn.num_experts\" is 8"}},
+      // Yuan and SmallThinker.
+      {R"({"num_hidden_layers": 2, "moe_config": {"moe_top_k": 2,
+           "per_layer_experts_blocks": [48, 24]}})",
+       {"per_layer_experts_blocks", "[48,24]", "differ"}},
+      {R"({"num_hidden_layers": 2, "moe_num_primary_experts": 64,
+           "moe_num_active_primary_experts": 6, "moe_layer_layout": [0, 1]})",
+       {"moe_layer_layout", "[0,1]", "different ways"}},
+      {R"({"num_hidden_layers": 2, "moe_num_primary_experts": 64,
+           "moe_num_active_primary_experts": 6, "moe_layer_layout": [1]})",
+       {"moe_layer_layout", "1 entries for 2 layers"}},
+      {R"({"num_hidden_layers": 2, "moe_num_primary_experts": 64,
+           "moe_num_active_primary_experts": 6, "moe_enable_secondary_experts": true})",
+       {"moe_enable_secondary_experts", "true"}},
+  };
+  expect_refused(cases);
+}
+
 }  // namespace
 }  // namespace moetap
