@@ -1,6 +1,7 @@
 // All rows of a request that is over: Ledger::finish() and read_rows(), against one memcpy of the
 // same bytes into memory of its own, which is taken in the same way.
 #include <moetap/ledger.h>
+#include <moetap/read_rows.h>
 #include <moetap/readers.h>
 #include <moetap/slots.h>
 

@@ -4,6 +4,7 @@
 //   scheduler [shm|device] [instance]
 #include <moetap/error.h>
 #include <moetap/ledger.h>
+#include <moetap/read_rows.h>
 #include <moetap/reader.h>
 #include <moetap/readers.h>
 

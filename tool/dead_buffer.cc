@@ -2,6 +2,7 @@
 
 #include <moetap/error.h>
 #include <moetap/file_lock.h>
+#include <moetap/read_rows.h>
 
 #include <fmt/format.h>
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <moetap/endpoint.h>
+#include <moetap/read_transport.h>
 #include <moetap/segments.h>
-#include <moetap/transport.h>
 
 #include <cstdint>
 #include <memory>

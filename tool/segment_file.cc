@@ -1,5 +1,7 @@
 #include "tool/segment_file.h"
 
+#include <moetap/read_rows.h>
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>

@@ -2,6 +2,7 @@
 // (also cut it short) ends in an exception at worst, and nobody is disturbed.
 #pragma once
 
+#include <moetap/read_rows.h>
 #include <moetap/types.h>
 
 #include <sys/types.h>

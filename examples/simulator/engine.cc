@@ -1,6 +1,7 @@
 #include "examples/simulator/engine.h"
 
 #include <moetap/error.h>
+#include <moetap/read_rows.h>
 #include <moetap/readers.h>
 
 #include <fmt/format.h>

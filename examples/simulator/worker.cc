@@ -3,6 +3,7 @@
 #include <moetap/capturer.h>
 #include <moetap/device.h>
 #include <moetap/error.h>
+#include <moetap/topk_ids.h>
 #include <moetap/transports.h>
 
 #include <fmt/format.h>

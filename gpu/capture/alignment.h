@@ -3,6 +3,7 @@
 
 #include <moetap/error.h>
 #include <moetap/step.h>
+#include <moetap/topk_ids.h>
 
 #include <fmt/format.h>
 

@@ -1,5 +1,6 @@
 #include <moetap/bind.h>
 #include <moetap/error.h>
+#include <moetap/topk_ids.h>
 
 #include <fmt/format.h>
 

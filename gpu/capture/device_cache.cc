@@ -1,5 +1,6 @@
 #include <moetap/device_cache.h>
 #include <moetap/error.h>
+#include <moetap/topk_ids.h>
 #include <moetap/transport.h>
 
 #include <fmt/format.h>
@@ -14,8 +15,8 @@
 #include "gpu/capture/kernels.h"
 #include "gpu/capture/outside_graph.h"
 #include "gpu/capture/snapshot_kernel.h"
+#include "gpu/capture/topk_weights.h"
 #include "gpu/capture/weight_kernels.h"
-#include "lib/internal/topk_weights.h"
 
 namespace moetap {
 

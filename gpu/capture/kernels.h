@@ -4,6 +4,7 @@
 
 #include <moetap/kernel.h>
 #include <moetap/route_sink.h>
+#include <moetap/topk_ids.h>
 
 #include <cstdint>
 #include <type_traits>

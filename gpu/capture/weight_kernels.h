@@ -1,6 +1,7 @@
 // The kernels of a step whose rows hold weights beside the ids: the same launches, with more to do.
 #pragma once
 
+#include <moetap/device_fault.h>
 #include <moetap/step.h>
 
 #include <cstddef>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <moetap/collective.h>
-#include <moetap/transport.h>
+#include <moetap/types.h>
 
 #include <chrono>
 #include <condition_variable>

@@ -3,6 +3,7 @@
 
 #include <moetap/kernel.h>
 #include <moetap/step.h>
+#include <moetap/topk_ids.h>
 
 #include <cstdint>
 #include <limits>

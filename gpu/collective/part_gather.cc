@@ -1,5 +1,6 @@
 #include <moetap/collective.h>
 #include <moetap/error.h>
+#include <moetap/topk_ids.h>
 
 #include <fmt/format.h>
 
@@ -7,8 +8,8 @@
 #include <numeric>
 
 #include "gpu/capture/alignment.h"
+#include "gpu/capture/topk_weights.h"
 #include "gpu/collective/pack_kernel.h"
-#include "lib/internal/topk_weights.h"
 
 namespace moetap {
 

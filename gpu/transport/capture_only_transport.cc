@@ -1,5 +1,6 @@
 // The worker's end of a rank whose rows another rank publishes.
 #include <moetap/device_cache.h>
+#include <moetap/topk_ids.h>
 #include <moetap/transports.h>
 
 #include <vector>

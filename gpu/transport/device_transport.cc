@@ -2,6 +2,7 @@
 // the ring that the scheduler drains.
 #include <moetap/channel.h>
 #include <moetap/error.h>
+#include <moetap/topk_ids.h>
 #include <moetap/transports.h>
 
 #include <fmt/format.h>

@@ -1,6 +1,7 @@
 #include "gpu/transport/request_transport.h"
 
 #include <moetap/error.h>
+#include <moetap/topk_ids.h>
 
 #include <fmt/format.h>
 

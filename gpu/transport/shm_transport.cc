@@ -3,6 +3,7 @@
 #include <moetap/error.h>
 #include <moetap/shm_writer.h>
 #include <moetap/step_record.h>
+#include <moetap/topk_ids.h>
 #include <moetap/transports.h>
 
 #include <algorithm>

@@ -4,6 +4,7 @@
 
 #include <moetap/device_cache.h>
 #include <moetap/endpoint.h>
+#include <moetap/topk_ids.h>
 #include <moetap/wait.h>
 
 #include <atomic>

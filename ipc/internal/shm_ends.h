@@ -2,8 +2,9 @@
 #pragma once
 
 #include <moetap/endpoint.h>
+#include <moetap/read_transport.h>
 #include <moetap/shm_writer.h>
-#include <moetap/transport.h>
+#include <moetap/types.h>
 
 #include <algorithm>
 #include <cstddef>

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <moetap/channel.h>
-#include <moetap/transport.h>
+#include <moetap/error.h>
+#include <moetap/step.h>
 #include <moetap/types.h>
 
 #include <array>

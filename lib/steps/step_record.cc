@@ -1,3 +1,4 @@
+#include <moetap/device_fault.h>
 #include <moetap/error.h>
 #include <moetap/step.h>
 #include <moetap/step_record.h>

@@ -1,5 +1,6 @@
 // Whole runs of scheduler, clients and verifier, with several steps in flight, in one thread.
 #include <moetap/pending_rows.h>
+#include <moetap/read_rows.h>
 
 #include <gtest/gtest.h>
 

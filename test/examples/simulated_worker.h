@@ -2,9 +2,10 @@
 // then reads. For tests of the scheduler.
 #pragma once
 
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
 #include <moetap/shape.h>
-#include <moetap/transport.h>
+#include <moetap/types.h>
 
 #include <algorithm>
 #include <cstring>

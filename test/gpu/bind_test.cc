@@ -3,6 +3,7 @@
 #include <moetap/error.h>
 #include <moetap/reader.h>
 #include <moetap/readers.h>
+#include <moetap/topk_ids.h>
 #include <moetap/transports.h>
 
 #include <numeric>

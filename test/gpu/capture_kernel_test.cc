@@ -1,4 +1,4 @@
-#include <moetap/transport.h>
+#include <moetap/types.h>
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 #include <moetap/device_cache.h>
 #include <moetap/error.h>
+#include <moetap/topk_ids.h>
 #include <moetap/transport.h>
 
 #include <gtest/gtest.h>

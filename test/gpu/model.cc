@@ -1,5 +1,7 @@
 #include "test/gpu/model.h"
 
+#include <moetap/topk_ids.h>
+
 #include <cstring>
 #include <numeric>
 #include <utility>

@@ -5,6 +5,7 @@
 #include <moetap/device.h>
 #include <moetap/shape.h>
 #include <moetap/step.h>
+#include <moetap/topk_ids.h>
 
 #include <cstdint>
 #include <deque>

@@ -1,9 +1,11 @@
 // Parts of topk_ids on their way into one, with ranks that are pretended in this process.
 #include <moetap/capturer.h>
 #include <moetap/collective.h>
+#include <moetap/device_fault.h>
 #include <moetap/error.h>
 #include <moetap/readers.h>
 #include <moetap/route_sink.h>
+#include <moetap/topk_ids.h>
 #include <moetap/transports.h>
 
 #include <gtest/gtest.h>

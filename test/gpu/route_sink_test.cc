@@ -5,6 +5,7 @@
 #include <moetap/reader.h>
 #include <moetap/readers.h>
 #include <moetap/route_sink.h>
+#include <moetap/topk_ids.h>
 #include <moetap/transports.h>
 
 #include <numeric>

@@ -3,6 +3,7 @@
 #include <moetap/error.h>
 #include <moetap/router.h>
 #include <moetap/routes.h>
+#include <moetap/topk_ids.h>
 #include <moetap/transport.h>
 
 #include <algorithm>

@@ -3,7 +3,6 @@
 
 #include <moetap/shape.h>
 #include <moetap/step.h>
-#include <moetap/transport.h>
 
 #include <cstdint>
 #include <optional>

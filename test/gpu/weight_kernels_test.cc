@@ -1,7 +1,8 @@
 // Weights beside the ids, in the kernels that take them, over plain memory.
 #include "gpu/capture/weight_kernels.h"
 
-#include <moetap/transport.h>
+#include <moetap/device_fault.h>
+#include <moetap/types.h>
 
 #include <gtest/gtest.h>
 

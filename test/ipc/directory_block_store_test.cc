@@ -1,5 +1,6 @@
 #include <moetap/directory_block_store.h>
 #include <moetap/offload.h>
+#include <moetap/read_rows.h>
 
 #include <boost/crc.hpp>
 #include <sys/stat.h>

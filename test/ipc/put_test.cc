@@ -2,6 +2,7 @@
 // (H8).
 #include <moetap/error.h>
 #include <moetap/ledger.h>
+#include <moetap/read_rows.h>
 #include <moetap/readers.h>
 #include <moetap/shm_writer.h>
 

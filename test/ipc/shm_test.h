@@ -2,7 +2,8 @@
 #pragma once
 
 #include <moetap/endpoint.h>
-#include <moetap/transport.h>
+#include <moetap/read_transport.h>
+#include <moetap/types.h>
 
 #include <gtest/gtest.h>
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <moetap/ledger.h>
+#include <moetap/read_rows.h>
 
 #include <gtest/gtest.h>
 

@@ -2,6 +2,7 @@
 // at several block sizes.
 #include <moetap/error.h>
 #include <moetap/ledger.h>
+#include <moetap/read_rows.h>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

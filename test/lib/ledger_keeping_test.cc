@@ -2,6 +2,7 @@
 // token (H39).
 #include <moetap/error.h>
 #include <moetap/ledger.h>
+#include <moetap/read_rows.h>
 
 #include "test/lib/ledger_world.h"
 

@@ -1,6 +1,7 @@
 // Rows that change places with their blocks, or come from elsewhere (H8).
 #include <moetap/error.h>
 #include <moetap/ledger.h>
+#include <moetap/read_rows.h>
 
 #include "test/lib/ledger_world.h"
 

@@ -1,6 +1,7 @@
 // What an engine does to requests, one story a hazard.
 #include <moetap/error.h>
 #include <moetap/ledger.h>
+#include <moetap/read_rows.h>
 
 #include "test/lib/ledger_world.h"
 

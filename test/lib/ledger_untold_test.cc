@@ -2,6 +2,7 @@
 // or what else was done to its slots. What it cannot know is missing.
 #include <moetap/error.h>
 #include <moetap/ledger.h>
+#include <moetap/read_rows.h>
 
 #include <gtest/gtest.h>
 

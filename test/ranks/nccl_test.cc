@@ -4,6 +4,7 @@
 #include <moetap/error.h>
 #include <moetap/host_device.h>
 #include <moetap/nccl_collective.h>
+#include <moetap/topk_ids.h>
 
 #include <gtest/gtest.h>
 

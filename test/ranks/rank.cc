@@ -1,5 +1,6 @@
 #include "test/ranks/rank.h"
 
+#include <moetap/topk_ids.h>
 #include <moetap/transports.h>
 
 #include <algorithm>

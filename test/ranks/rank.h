@@ -4,6 +4,7 @@
 #include <moetap/capturer.h>
 #include <moetap/device.h>
 #include <moetap/mpi_collective.h>
+#include <moetap/topk_ids.h>
 
 #include <deque>
 #include <memory>

@@ -1,6 +1,7 @@
 // A simulated engine's blocks: who gets them, and where they go.
 #include <moetap/error.h>
 #include <moetap/offload.h>
+#include <moetap/read_rows.h>
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,6 @@
 // When a simulated engine reads rows, and what it checks then.
 #include <moetap/error.h>
+#include <moetap/read_rows.h>
 
 #include <algorithm>
 #include <utility>

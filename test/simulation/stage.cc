@@ -1,6 +1,7 @@
 #include "test/simulation/stage.h"
 
 #include <moetap/error.h>
+#include <moetap/topk_ids.h>
 
 #include <algorithm>
 #include <numeric>

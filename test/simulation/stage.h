@@ -5,6 +5,7 @@
 #include <moetap/capturer.h>
 #include <moetap/endpoint.h>
 #include <moetap/host_device.h>
+#include <moetap/topk_ids.h>
 #include <moetap/transports.h>
 
 #include <deque>

@@ -1,7 +1,9 @@
 // The scheduler's end of one stage of a worker, which tells the oracle what it took in.
 #pragma once
 
-#include <moetap/transport.h>
+#include <moetap/read_transport.h>
+#include <moetap/step.h>
+#include <moetap/types.h>
 
 #include <functional>
 #include <memory>

@@ -1,7 +1,8 @@
 // One gather over MPI: every rank sends its part to every other.
 #pragma once
 
-#include <moetap/transport.h>
+#include <moetap/error.h>
+#include <moetap/types.h>
 
 #include <mpi.h>
 

@@ -4,6 +4,7 @@
 #include <moetap/capturer.h>
 #include <moetap/route_sink.h>
 #include <moetap/step.h>
+#include <moetap/topk_ids.h>
 
 #include <functional>
 #include <span>

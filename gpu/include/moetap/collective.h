@@ -3,7 +3,9 @@
 #pragma once
 
 #include <moetap/device.h>
+#include <moetap/device_fault.h>
 #include <moetap/step.h>
+#include <moetap/topk_ids.h>
 
 #include <cstdint>
 #include <span>

@@ -6,6 +6,7 @@
 #include <moetap/shape.h>
 #include <moetap/step.h>
 #include <moetap/step_record.h>
+#include <moetap/topk_ids.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -3,6 +3,7 @@
 
 #include <moetap/device.h>
 #include <moetap/endpoint.h>
+#include <moetap/error.h>
 #include <moetap/transport.h>
 
 #include <cstdint>

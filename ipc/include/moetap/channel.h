@@ -3,7 +3,8 @@
 #pragma once
 
 #include <moetap/endpoint.h>
-#include <moetap/transport.h>
+#include <moetap/error.h>
+#include <moetap/step.h>
 #include <moetap/types.h>
 
 #include <chrono>

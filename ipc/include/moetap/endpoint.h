@@ -1,9 +1,10 @@
 // What a worker and its scheduler must agree on.
 #pragma once
 
+#include <moetap/error.h>
 #include <moetap/shape.h>
 #include <moetap/topology.h>
-#include <moetap/transport.h>
+#include <moetap/types.h>
 
 #include <cstdint>
 #include <string>

@@ -2,7 +2,9 @@
 // tells an event loop (epoll, asyncio) that some have come.
 #pragma once
 
-#include <moetap/transport.h>
+#include <moetap/error.h>
+#include <moetap/read_transport.h>
+#include <moetap/types.h>
 
 #include <memory>
 

@@ -4,7 +4,8 @@
 #pragma once
 
 #include <moetap/endpoint.h>
-#include <moetap/transport.h>
+#include <moetap/error.h>
+#include <moetap/read_transport.h>
 
 #include <memory>
 

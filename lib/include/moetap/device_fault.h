@@ -16,4 +16,7 @@ enum class DeviceFault : std::uint32_t {
   repeated_id,  // one expert was picked twice in a row: value = its id
 };
 
+// Stands in gathered topk_ids (int32) for what did not come from the rank that has it.
+inline constexpr std::int32_t kNotGathered = -2'139'062'144;  // bytes of 0x80
+
 }  // namespace moetap

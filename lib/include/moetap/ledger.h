@@ -1,6 +1,7 @@
 // The scheduler's half: which rows belong to which request, whatever happens to the request.
 #pragma once
 
+#include <moetap/read_rows.h>
 #include <moetap/row_plan.h>
 #include <moetap/types.h>
 

@@ -2,48 +2,12 @@
 #pragma once
 
 #include <moetap/types.h>
-#include <moetap/weight_type.h>
 
 #include <cstdint>
 #include <optional>
 #include <span>
 
 namespace moetap {
-
-// The weights of a router's picks, as they go to the experts: device memory, as many rows and
-// columns of `type` as the picks, rows `row_stride` elements apart. Any bits are values.
-struct TopkWeights {
-  const void* data = nullptr;
-  WeightType type = WeightType::none;
-  std::int64_t row_stride = 0;
-  // From a PartGather: what did not come from another rank is kNotGathered, and fails the step.
-  bool gathered = false;
-};
-
-// A router's picks for one layer: device memory, `rows` x `columns` elements of `type`, rows
-// `row_stride` elements apart (row_stride >= columns). Logical, global expert ids, taken before any
-// map to physical replicas; -1 is a missing route.
-struct TopkIds {
-  const void* data = nullptr;
-  IdType type = IdType::int32;
-  std::int64_t rows = 0;
-  std::int64_t columns = 0;
-  std::int64_t row_stride = 0;
-  TopkWeights
-      weights{};  // exactly if the shape has some: of its type, or float32 for bfloat16 rows
-};
-
-// Stands in gathered topk_ids (int32) for what did not come from the rank that has it.
-inline constexpr std::int32_t kNotGathered = -2'139'062'144;  // bytes of 0x80
-
-// Where a fused MoE kernel is to write the ids that it picks for one layer: device memory, int16
-// [rows][columns] without gaps, this rank's tokens from row 0; it may write fewer rows. Logical,
-// global expert ids; -1 is a missing route.
-struct RouteOutput {
-  std::int16_t* data = nullptr;
-  std::int64_t rows = 0;     // the device cache's max_tokens
-  std::int64_t columns = 0;  // top_k
-};
 
 // Which tokens the rows of topk_ids are, under data parallelism.
 enum class RankLayout : std::uint8_t {
@@ -85,6 +49,14 @@ enum class RequestEnd : std::uint8_t {
   finished,   // hand over what was captured
   preempted,  // forget it: the request will be computed again
   aborted,    // forget it
+};
+
+// Steps that a worker closed without their rows, which are missing: it gave them up, or the
+// scheduler did not take steps in and the worker was told not to wait for it (OnFull::drop).
+struct DroppedSteps {
+  std::uint64_t count = 0;
+  Step last = 0;               // of them; 0: none
+  std::uint64_t given_up = 0;  // of them by the engine, as when its forward pass threw
 };
 
 }  // namespace moetap

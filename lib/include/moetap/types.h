@@ -1,6 +1,7 @@
 // The words every part of moetap shares: ids, steps, slots, and what is known about a row.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -15,6 +16,8 @@ using Step = std::uint64_t;
 using Slot = std::int64_t;
 
 using BlockId = std::int64_t;
+
+using Milliseconds = std::chrono::milliseconds;
 
 // Positions [start, end) of a sequence.
 struct TokenRange {

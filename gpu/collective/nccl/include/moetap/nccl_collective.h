@@ -2,7 +2,8 @@
 #pragma once
 
 #include <moetap/collective.h>
-#include <moetap/transport.h>
+#include <moetap/error.h>
+#include <moetap/types.h>
 
 #include <array>
 #include <cstddef>

@@ -1,9 +1,12 @@
 // The worker's object: engines call it around and inside the forward pass.
 #pragma once
 
+#include <moetap/error.h>
 #include <moetap/shape.h>
 #include <moetap/step.h>
+#include <moetap/topk_ids.h>
 #include <moetap/transport.h>
+#include <moetap/types.h>
 
 #include <cstdint>
 #include <memory>

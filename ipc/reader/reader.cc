@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lib/internal/expert_ids.h"
-#include "lib/steps/singleton.h"
+#include "lib/internal/singleton.h"
 
 namespace moetap {
 namespace {

@@ -1,5 +1,6 @@
 #include <moetap/error.h>
 #include <moetap/pending_rows.h>
+#include <moetap/read_rows.h>
 
 #include <fmt/format.h>
 

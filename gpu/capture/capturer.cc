@@ -1,5 +1,6 @@
 #include <moetap/capturer.h>
 #include <moetap/error.h>
+#include <moetap/topk_ids.h>
 
 #include <fmt/format.h>
 
@@ -8,10 +9,10 @@
 #include <string>
 #include <utility>
 
+#include "gpu/capture/topk_weights.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/singleton.h"
 #include "lib/internal/text.h"
-#include "lib/internal/topk_weights.h"
-#include "lib/steps/singleton.h"
 
 namespace moetap {
 namespace {

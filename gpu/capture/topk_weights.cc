@@ -1,6 +1,7 @@
-#include "lib/internal/topk_weights.h"
+#include "gpu/capture/topk_weights.h"
 
 #include <moetap/error.h>
+#include <moetap/topk_ids.h>
 
 #include <fmt/format.h>
 

@@ -1,6 +1,7 @@
 // Rows that stay where they are, and who has them (H25).
 #include <moetap/error.h>
 #include <moetap/lease.h>
+#include <moetap/read_rows.h>
 #include <moetap/row_plan.h>
 
 #include <algorithm>

@@ -1,7 +1,10 @@
 // Transports whose steps count once they are there in all of them.
 #pragma once
 
-#include <moetap/transport.h>
+#include <moetap/error.h>
+#include <moetap/read_transport.h>
+#include <moetap/step.h>
+#include <moetap/types.h>
 
 #include <memory>
 #include <string>

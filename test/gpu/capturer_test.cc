@@ -1,5 +1,6 @@
 #include <moetap/capturer.h>
 #include <moetap/error.h>
+#include <moetap/topk_ids.h>
 
 #include <algorithm>
 #include <array>

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <utility>
 
-#include "lib/internal/text.h"
+#include "ipc/reader/joined_readers.h"
 #include "lib/internal/expert_ids.h"
-#include "lib/steps/joined_readers.h"
+#include "lib/internal/text.h"
 
 namespace moetap {
 namespace {

@@ -1,8 +1,9 @@
 // Workers that each publish a share of what a scheduler wants to read as one.
 #pragma once
 
+#include <moetap/error.h>
+#include <moetap/read_transport.h>
 #include <moetap/shape.h>
-#include <moetap/transport.h>
 
 #include <memory>
 #include <vector>

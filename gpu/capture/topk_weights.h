@@ -3,6 +3,7 @@
 
 #include <moetap/shape.h>
 #include <moetap/step.h>
+#include <moetap/topk_ids.h>
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "lib/steps/joined_readers.h"
+#include "ipc/reader/joined_readers.h"
 
 #include <moetap/error.h>
 

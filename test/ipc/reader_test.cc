@@ -145,7 +145,7 @@ class FakeRequests final : public RequestReadTransport {
   ModelShape shape_{{0}, 1, 256};
 };
 
-TEST(RequestReaderTest, TakesAWholeRequest) {
+TEST(RequestRoutesTest, TakesAWholeRequest) {
   RequestReader reader(std::make_unique<FakeRequests>());
   const Routes routes = reader.take(42, {4, 9}, Milliseconds(0));
   EXPECT_EQ(routes.range(), (TokenRange{4, 9}));

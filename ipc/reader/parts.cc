@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "lib/steps/joined_readers.h"
+#include "ipc/reader/joined_readers.h"
 
 namespace moetap {
 namespace {

@@ -1,5 +1,6 @@
 #include <moetap/error.h>
 #include <moetap/ledger.h>
+#include <moetap/read_rows.h>
 #include <moetap/reader.h>
 #include <moetap/row_plan.h>
 #include <moetap/stages.h>

@@ -1,8 +1,11 @@
 // The scheduler's object. Needs neither CUDA nor a GPU.
 #pragma once
 
+#include <moetap/error.h>
+#include <moetap/read_transport.h>
 #include <moetap/routes.h>
-#include <moetap/transport.h>
+#include <moetap/step.h>
+#include <moetap/types.h>
 
 #include <memory>
 #include <span>

@@ -1,0 +1,89 @@
+#include <moetap/error.h>
+#include <moetap/read_rows.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace moetap {
+namespace {
+
+void wait_for_outcome(Reader& reader, Step step, Milliseconds limit) {
+  if (step == 0) return;
+  try {
+    reader.wait_for(step, limit);
+  } catch (const StepFailed&) {
+    // Its outcome is known, and so is that of every step before it.
+  }
+}
+
+}  // namespace
+
+Routes read_rows(Reader& reader, const RowPlan& plan) {
+  Routes routes(reader.shape(), plan.range, Routes::Unset());
+  const std::size_t row_bytes = reader.shape().row_bytes();
+  const std::size_t count = plan.slots.size();
+  if (count > 0) {
+    reader.read(plan.slots, plan.windows, routes.bytes().first(count * row_bytes),
+                routes.states().first(count));
+  }
+  std::ranges::fill(routes.bytes().subspan(count * row_bytes), std::byte{0xFF});
+  for (const auto& [positions, state] : plan.verdicts) {
+    const auto first = static_cast<std::size_t>(positions.start - plan.range.start);
+    const auto size = static_cast<std::size_t>(positions.size());
+    std::ranges::fill(routes.states().subspan(first, size), state);
+    std::ranges::fill(routes.bytes().subspan(first * row_bytes, size * row_bytes), std::byte{0xFF});
+  }
+  return routes;
+}
+
+Routes read_rows(Reader& reader, const RowPlan& plan, Milliseconds limit) {
+  wait_for_outcome(reader, plan.last_step, limit);
+  return read_rows(reader, plan);
+}
+
+RoutesView view_rows(Reader& reader, const RowPlan& plan, const std::string& holder,
+                     Milliseconds limit) {
+  wait_for_outcome(reader, plan.last_step, limit);
+  const auto size = static_cast<std::size_t>(plan.range.size());
+  const std::size_t count = plan.slots.size();
+  std::vector<const std::byte*> rows(size, nullptr);
+  std::vector<RowState> states(size, RowState::missing);
+  std::optional<Lease> lease = reader.lend(plan.slots, plan.windows, std::span(rows).first(count),
+                                           std::span(states).first(count), holder);
+  for (const auto& [positions, state] : plan.verdicts) {
+    const auto first = static_cast<std::size_t>(positions.start - plan.range.start);
+    const auto size_of_run = static_cast<std::size_t>(positions.size());
+    std::ranges::fill(std::span(states).subspan(first, size_of_run), state);
+    std::ranges::fill(std::span(rows).subspan(first, size_of_run), nullptr);
+  }
+  // Not lent, or nothing that is worth keeping others waiting for.
+  if (std::ranges::all_of(rows, [](const std::byte* row) { return row == nullptr; })) {
+    return RoutesView(read_rows(reader, plan));
+  }
+  return RoutesView(reader.shape(), plan.range, std::move(rows), std::move(states),
+                    std::move(*lease));
+}
+
+std::size_t move_rows(Reader& reader, const MovePlan& plan, Milliseconds limit) {
+  if (plan.from.empty()) return 0;
+  wait_for_outcome(reader, plan.last_step, limit);
+  std::vector<std::byte> rows(plan.from.size() * reader.shape().row_bytes());
+  std::vector<RowState> states(plan.from.size());
+  reader.read(plan.from, plan.windows, rows, states);
+  std::vector<Slot> to = plan.to;
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    if (states[i] != RowState::present && states[i] != RowState::unverified) to[i] = ~to[i];
+  }
+  reader.transport_->put(plan.step, to, rows);
+  return static_cast<std::size_t>(std::ranges::count_if(to, [](Slot slot) { return slot >= 0; }));
+}
+
+void fill_rows(Reader& reader, const FillPlan& plan, std::span<const std::byte> rows,
+               Milliseconds limit) {
+  if (plan.slots.empty()) return;
+  wait_for_outcome(reader, plan.last_step, limit);
+  reader.put(plan.step, plan.slots, rows);
+}
+
+}  // namespace moetap
