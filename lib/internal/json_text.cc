@@ -64,7 +64,7 @@ class Rules {
 constexpr std::string_view kBlanks = " \t\r\n";
 constexpr std::string_view kBetween = " \t\r\n,:[]{}\"";  // words
 
-bool is_one_of(char c, std::string_view set) { return set.find(c) != set.npos; }
+bool is_in(char c, std::string_view set) { return set.find(c) != set.npos; }
 
 // The end of a string that begins at text[at], a quotation mark.
 std::size_t end_of_string(std::string_view text, std::size_t at) {
@@ -77,7 +77,7 @@ std::size_t end_of_string(std::string_view text, std::size_t at) {
 // Of the string, word, sign or blank that begins there.
 std::size_t end_of_token(std::string_view text, std::size_t at) {
   if (text[at] == '"') return end_of_string(text, at);
-  if (is_one_of(text[at], kBetween)) return at + 1;
+  if (is_in(text[at], kBetween)) return at + 1;
   return std::min(text.find_first_of(kBetween, at), text.size());
 }
 
@@ -112,13 +112,13 @@ std::string read_at(std::string_view text, std::size_t stop, bool invalid) {
   std::string_view last;         // that is no blank
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = end_of_token(text, begin);
-    const bool is_word = !is_one_of(text[begin], kBetween);
+    const bool is_word = !is_in(text[begin], kBetween);
     if (stop < end) {
       if (!invalid || is_word) return "at " + quoted(text.substr(begin, end - begin));
       if (begin == stop && word != text.npos) begin = word;
       return "at " + quoted(text.substr(begin, stop + 1 - begin));
     }
-    if (!is_one_of(text[begin], kBlanks)) last = text.substr(begin, end - begin);
+    if (!is_in(text[begin], kBlanks)) last = text.substr(begin, end - begin);
     word = is_word ? begin : text.npos;
     begin = end;
   }
@@ -163,16 +163,16 @@ Quoted quote_non_numbers(std::string_view text) {
     std::size_t end = text[at] == '"' ? end_of_string(text, at) : at + 1;
     bool is_number = false;
     for (const std::string_view word : {"Infinity", "-Infinity", "NaN"}) {
-      if (!is_one_of(before, ":[,") || !text.substr(at).starts_with(word)) continue;
+      if (!is_in(before, ":[,") || !text.substr(at).starts_with(word)) continue;
       const auto after = text.find_first_not_of(kBlanks, at + word.size());
-      if (after == text.npos || !is_one_of(text[after], ",]}")) continue;
+      if (after == text.npos || !is_in(text[after], ",]}")) continue;
       end = at + word.size();
       is_number = true;
     }
     if (is_number) quote();
     result.text.append(text.substr(at, end - at));
     if (is_number) quote();
-    if (!is_one_of(text[at], kBlanks)) before = text[end - 1];
+    if (!is_in(text[at], kBlanks)) before = text[end - 1];
     at = end;
   }
   return result;
