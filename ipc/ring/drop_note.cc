@@ -1,10 +1,14 @@
 #include "ipc/ring/drop_note.h"
 
+#include "lib/internal/injection.h"
+
 namespace moetap {
 
 void DropNote::write(const Drops& drops) noexcept {
   const DropRun& run = drops.run;
-  note_.write({drops.after, run.first, run.last, run.total, run.given_up}, [] {});
+  note_.write({drops.after, run.first, run.last, run.total, run.given_up},
+              [] { MOETAP_POINT("drop noting"); });
+  MOETAP_POINT("drop noted");
 }
 
 std::optional<DropNote::Drops> DropNote::read() const {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/internal/injection.h"
+
 namespace moetap {
 
 // A reader that does not have the writer's lock finds the run that goes in its new place or in
@@ -11,14 +13,19 @@ void LostSteps::add(Step first, Step last, Step before) {
   if (count > 0) {
     Run& newest = runs_[(count - 1) % kRuns];
     if (newest.last.load(std::memory_order_relaxed) == before) {
-      return newest.last.store(last, std::memory_order_release);
+      newest.last.store(last, std::memory_order_release);
+      MOETAP_POINT("lose extended");
+      return;
     }
   }
   Run& place = runs_[count % kRuns];
   if (count >= kRuns) forgotten_.store(place.last.load(), std::memory_order_release);
   place.first.store(first, std::memory_order_release);
+  MOETAP_POINT("lose placing");
   place.last.store(last, std::memory_order_release);
+  MOETAP_POINT("lose placed");
   count_.store(count + 1, std::memory_order_release);
+  MOETAP_POINT("lose counted");
 }
 
 // Whatever is in the memory, this ends.

@@ -144,6 +144,7 @@ class SlotFollower final : public Follower {
     last_ = wait_for_next(*reader_, last_);
     check_step();
     check_all();
+    check_lost();
     check_lent();
     if (last_ % 4 == 0) put_rows(*reader_, last_);
     verified_step();
@@ -200,6 +201,25 @@ class SlotFollower final : public Follower {
     }
   }
 
+  // Nobody knows which slots a step that was given up has written: no older row is present.
+  void check_lost() {
+    Step lost = last_;
+    while (lost > 0 && !is_given_up(lost)) --lost;
+    if (lost == 0) return;
+    const std::vector<Slot> slots = all_slots(setup_);
+    const StepWindow window{1, last_};
+    const auto states = read(slots, {&window, 1});
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (states[i] != RowState::present) continue;
+      const Row got = check_row(row(i), slots[i]);
+      // Of less than 2^16 steps the row has the number.
+      if (last_ <= 0xffff && got[1] < lost) {
+        wrong(setup_, fmt::format("step {} was given up, and slot {} has an older row: {}", lost,
+                                  slots[i], describe(got)));
+      }
+    }
+  }
+
   void check_lent() {
     const std::vector<Slot> slots = all_slots(setup_);
     std::vector<const std::byte*> rows(slots.size());
@@ -215,6 +235,8 @@ class SlotFollower final : public Follower {
   // Rows that were half written when the worker was killed, under its lock.
   void check_remains() override {
     check_all();
+    last_ = reader_->last_step();
+    check_lost();
     if (setup_.kill.transport != Transport::shm || !setup_.kill.rows_missing || generation() == 0 ||
         !shared_.killed_at_point[generation()]) {
       return;

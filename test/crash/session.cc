@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::ChildProcess;
 
-constexpr Step kVictimSteps = 12;
+constexpr Step kVictimSteps = 16;
 constexpr std::uint32_t kEnough = 3;  // steps verified
 
 // Of another size than any session's.

@@ -43,9 +43,13 @@ class Worker {
     });
     if (!begun) return;
     for (const int layer : capturer_->shape().moe_layers()) {
-      if (layer != 0 || !fails(step)) capture(layer, step, slots);
+      if (layer != 0 || !lacks_layer(step)) capture(layer, step, slots);
     }
-    publish(shared);
+    if (is_given_up(step)) {
+      capturer_->give_up(nullptr, *stream_);  // before its slots are known
+    } else {
+      publish(shared);
+    }
     if (setup_.kill.transport == Transport::request) {
       capturer_->end_request(step, RequestEnd::finished);
     }
