@@ -107,12 +107,10 @@ class Engine {
   }
 
   std::unique_ptr<Graph> record(double ms, bool capturing) {
-    capturer_.begin_graph(kStepTokens);
+    const GraphGuard recording(capturer_, kStepTokens);
     stream_->begin_capture();
     forward(ms, capturing);
-    auto graph = stream_->end_capture();
-    capturer_.end_graph();
-    return graph;
+    return stream_->end_capture();
   }
 
  private:

@@ -125,11 +125,13 @@ TEST_P(BindOn, EveryWayGoesIntoAGraph) {  // H2, H13
   MixedEngine engine(*device, make_shm_transport(*device, endpoint));
   Reader reader(make_shm_reader(endpoint));
   bind_layers(engine.capturer, engine.layers());
-  engine.capturer.begin_graph(16);
-  engine.stream->begin_capture();
-  engine.forward(16, 16);
-  const auto graph = engine.stream->end_capture();
-  engine.capturer.end_graph();
+  std::unique_ptr<Graph> graph;
+  {
+    const GraphGuard recording(engine.capturer, 16);
+    engine.stream->begin_capture();
+    engine.forward(16, 16);
+    graph = engine.stream->end_capture();
+  }
   Step step = 0;
   for (const std::int64_t tokens : {16, 3, 9}) {
     engine.begin(++step, tokens, 16);

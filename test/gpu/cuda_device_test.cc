@@ -105,6 +105,43 @@ TEST(Cuda, BecomesPartOfAGraphThatTheEngineRecords) {
   cudaStreamDestroy(engine);
 }
 
+// It would wait for the stream that records, and so end the recording.
+TEST(Cuda, RefusesWorkOnTheLegacyStreamWhileAnotherStreamRecordsAGraph) {
+  SKIP_WITHOUT_GPU();
+  const auto device = open_device("cuda");
+  cudaStream_t engine = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&engine), cudaSuccess);  // that the legacy stream waits for
+  const auto recording = wrap_stream(*device, engine);
+  const auto event = device->make_event();
+  Buffer memory = device->allocate_pinned(64);
+  auto* const x = memory.as<std::int64_t>();
+  for (cudaStream_t name : {cudaStream_t{nullptr}, cudaStreamLegacy}) {
+    const auto legacy = wrap_stream(*device, name);
+    *x = 0;
+    recording->begin_capture();
+    recording->launch(Append{x, 1}, 1);
+    const std::string message = message_of<StateError>([&] { legacy->launch(Append{x, 2}, 1); });
+    EXPECT_TRUE(contains(message, "legacy default stream")) << message;
+    EXPECT_TRUE(contains(message, "cudaStreamNonBlocking")) << message;
+    EXPECT_THROW(legacy->copy(x + 1, x, 8), StateError);
+    EXPECT_THROW(legacy->fill(x + 1, 0, 8), StateError);
+    EXPECT_THROW(legacy->call([](void*) {}, nullptr), StateError);
+    EXPECT_THROW(legacy->record(*event), StateError);
+    EXPECT_THROW(legacy->wait(*event), StateError);
+    EXPECT_THROW(legacy->idle(), StateError);
+    EXPECT_THROW(legacy->synchronize(), StateError);
+    EXPECT_THROW(legacy->begin_capture(), StateError);
+    // The recording goes on as if nothing had been asked for, and the stream works after it.
+    recording->launch(Append{x, 3}, 1);
+    const auto graph = recording->end_capture();
+    legacy->launch(*graph);
+    legacy->launch(Append{x, 4}, 1);
+    legacy->synchronize();
+    EXPECT_EQ(*x, (1 * 31 + 3) * 31 + 4);
+  }
+  EXPECT_EQ(cudaStreamDestroy(engine), cudaSuccess);
+}
+
 TEST(Cuda, LeavesTheThreadsSelectedGpuAlone) {
   SKIP_WITHOUT_GPU();
   int count = 0;

@@ -28,12 +28,10 @@ Engine::Engine(Device& device, const Scenario& scenario,
 
 std::unique_ptr<Graph> Engine::record_graph(int layers) {
   const ScenarioStep any{.padded_tokens = Scenario::kGraphTokens, .graph = true};
-  capturer_.begin_graph(Scenario::kGraphTokens);
+  const GraphGuard recording(capturer_, Scenario::kGraphTokens);
   stream_->begin_capture();
   capture_layers(scenario_.rows(any), layers);
-  std::unique_ptr<Graph> graph = stream_->end_capture();
-  capturer_.end_graph();
-  return graph;
+  return stream_->end_capture();
 }
 
 void Engine::capture_layers(std::int64_t rows, int count) {

@@ -48,11 +48,10 @@ class GivenUpStepOn : public EndpointTest,
     capturer.reset();
     capturer = std::make_unique<Capturer>(transport());
     for (const int layer : kRouter.shape.moe_layers()) capturer->bind(layer);
-    capturer->begin_graph(kTokens);
+    const GraphGuard recording(*capturer, kTokens);
     stream->begin_capture();
     capture(5);
     graph = stream->end_capture();
-    capturer->end_graph();
   }
 
   std::unique_ptr<CaptureTransport> transport() {

@@ -173,11 +173,10 @@ void Rank::record_graph() {
   std::vector<TopkIds> ids;
   if (plan_.graph == "inside") stream_->begin_capture();
   for (int layer = 0; layer < num_layers(); ++layer) ids.push_back(whole(layer, 1));
-  capturer_.begin_graph(Plan::kPadded);
+  const GraphGuard recording(capturer_, Plan::kPadded);
   stream_->begin_capture();
   capture_layers(ids);
   graph_ = stream_->end_capture();
-  capturer_.end_graph();
 }
 
 void Rank::run(Step step) {

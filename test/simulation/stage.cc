@@ -82,13 +82,11 @@ void Stage::record_graphs() {
 }
 
 std::unique_ptr<Graph> Stage::record_graph(int without) {
-  capturer_.begin_graph(graph_tokens_);
+  const GraphGuard recording(capturer_, graph_tokens_);
   stream_->begin_capture();
   capture_layers(layout() == RankLayout::local ? graph_tokens_ : dp_size() * graph_tokens_,
                  without);
-  std::unique_ptr<Graph> graph = stream_->end_capture();
-  capturer_.end_graph();
-  return graph;
+  return stream_->end_capture();
 }
 
 bool Stage::run(const StepWork& work) {
