@@ -1,0 +1,114 @@
+// Drafts that form a tree, where blocks of one token change places instead of what is in them
+// (H30).
+#include <moetap/error.h>
+#include <moetap/ledger.h>
+#include <moetap/read_rows.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "test/lib/drafts_world.h"
+
+namespace moetap {
+namespace {
+
+using test::Blocks;
+using test::expect_throw;
+using test::kAtOnce;
+using test::number_at;
+using test::SlotMemory;
+using test::Tokens;
+
+class LedgerDraftBlocks : public testing::Test {
+ protected:
+  LedgerDraftBlocks() {
+    ledger.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
+    ledger.schedule(1, 1, {0, 2});
+    land(1, {0, 1});
+    ledger.accept(1, 1, 3);
+    ledger.schedule(2, 1, {2, 5}, Blocks{5, 6, 7});
+  }
+
+  void land(Step step, const Blocks& blocks) {
+    std::vector<std::pair<Slot, std::uint32_t>> rows;
+    for (const BlockId block : blocks) rows.emplace_back(block, 100 * step + block);
+    memory->publish(step, rows);
+  }
+  // "2.7" is the row that step 2 wrote to block 7.
+  std::string read(const RowPlan& plan) {
+    const Routes routes = read_rows(reader, plan, kAtOnce);
+    std::string text;
+    for (std::int64_t p = plan.range.start; p < plan.range.end; ++p) {
+      const std::uint32_t number = number_at(routes, p);
+      text += routes.state(p) == RowState::present
+                  ? fmt::format("{}.{} ", number / 100, number % 100)
+                  : fmt::format("{} ", row_state_name(routes.state(p)));
+    }
+    return text;
+  }
+
+  Ledger ledger{16, 1};
+  SlotMemory* memory = new SlotMemory(16);
+  Reader reader{std::unique_ptr<SlotReadTransport>(memory)};
+};
+
+TEST_F(LedgerDraftBlocks, PositionsHaveTheBlocksOfTheTokensThatStand) {
+  land(2, {5, 6, 7});
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+  EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0 1.1 2.5 2.7 ");
+  ledger.schedule(3, 1, {4, 5}, Blocks{6});
+  land(3, {6});
+  ledger.accept_blocks(3, 1, 6, Tokens{0});
+  EXPECT_EQ(read(ledger.finish(1, 6)), "1.0 1.1 2.5 2.7 3.6 ");
+}
+
+TEST_F(LedgerDraftBlocks, StepsInFlightMoveUp) {
+  ledger.schedule(3, 1, {5, 8}, Blocks{8, 9, 10});
+  land(2, {5, 6, 7});
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+  ledger.admit({.request = 2, .num_tokens = 1, .placement = {Blocks{6}, 0}});  // was given up
+  ledger.schedule(4, 2, {0, 1});
+  ledger.schedule(4, 1, {7, 8}, Blocks{11});
+  land(3, {8, 9, 10});
+  ledger.accept_blocks(3, 1, 7, Tokens{0, 2});
+  land(4, {6, 11});
+  ledger.accept(4, 1, 8);
+  EXPECT_EQ(read(ledger.finish(1, 8)), "1.0 1.1 2.5 2.7 3.8 3.10 4.11 ");
+  EXPECT_EQ(read(ledger.finish(2, 2)), "4.6 ");
+}
+
+TEST_F(LedgerDraftBlocks, NothingIsLeftInABlockThatWasGivenUp) {  // H9
+  land(2, {5, 6, 7});
+  ledger.accept_blocks(2, 1, 4, Tokens{0, 2});  // token 2 comes after a stop
+  const Blocks hit{0, 1, 5, 6, 7};
+  ledger.admit({.request = 2, .num_tokens = 6, .placement = {hit, 5}});
+  EXPECT_EQ(read(ledger.rows_since(2, 0)), "1.0 1.1 2.5 missing missing ");
+  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.5 missing ");
+}
+
+TEST_F(LedgerDraftBlocks, NorInTheFirstTokensIfItDoesNotStand) {  // H9
+  land(2, {5, 6, 7});
+  ledger.accept_blocks(2, 1, 4, Tokens{1});
+  EXPECT_EQ(ledger.cached_rows({Blocks{0, 1, 5}, 3}), 2);
+  EXPECT_EQ(read(ledger.finish(1, 4)), "1.0 1.1 2.6 ");
+}
+
+TEST_F(LedgerDraftBlocks, RefusesWhatCannotBe) {
+  land(2, {5, 6, 7});
+  expect_throw<RangeError>([&] { ledger.accept_blocks(2, 1, 5, Tokens{0, 3}); }, {"token 3"});
+  expect_throw<ArgumentError>([&] { ledger.accept_blocks(2, 1, 5, Tokens{0}); }, {"names 1"});
+  expect_throw<StateError>([&] { ledger.accept_blocks(1, 1, 5, Tokens{1}); }, {"step 1"});
+  Ledger larger(8, 2);
+  larger.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
+  expect_throw<ArgumentError>([&] { larger.accept_blocks(2, 1, 3, Tokens{0}); },
+                              {"blocks of 2", "accept()"});
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.5 2.7 ");
+}
+
+}  // namespace
+}  // namespace moetap
