@@ -1,11 +1,11 @@
 // What a step's captures cost: one kernel a layer, until the device has done them.
-#include <moetap/device_cache.h>
 #include <moetap/host_device.h>
 
 #include <benchmark/benchmark.h>
 
 #include <memory>
 
+#include "gpu/internal/device_cache.h"
 #include "bench/benchmarks.h"
 #include "bench/fixture.h"
 #include "bench/worker.h"

@@ -1,14 +1,14 @@
 #include "bench/worker.h"
 
 #include <moetap/host_device.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <cstring>
 
 namespace moetap::bench {
 namespace {
 
-std::unique_ptr<CaptureTransport> make_transport(std::string_view transport, Device& device,
+std::unique_ptr<Transport> make_transport(std::string_view transport, Device& device,
                                                  const Endpoint& endpoint) {
   return transport == "shm" ? make_shm_transport(device, endpoint)
                             : make_device_transport(device, endpoint);

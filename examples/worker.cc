@@ -5,7 +5,7 @@
 #include <moetap/device.h>
 #include <moetap/error.h>
 #include <moetap/slots.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <algorithm>
 #include <chrono>

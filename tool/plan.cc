@@ -1,6 +1,5 @@
 // What an endpoint will take. Every number comes from the function that the code itself allocates
 // by.
-#include <moetap/device_cache.h>
 #include <moetap/endpoint.h>
 #include <moetap/step_record.h>
 
@@ -9,6 +8,7 @@
 
 #include <vector>
 
+#include "gpu/internal/device_cache.h"
 #include "gpu/internal/wanted_tokens.h"
 #include "ipc/internal/native_layout.h"
 #include "ipc/internal/ring.h"

@@ -1,4 +1,3 @@
-#include <moetap/device_cache.h>
 #include <moetap/router.h>
 #include <moetap/topk_ids.h>
 #include <moetap/transport.h>
@@ -9,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "gpu/internal/device_cache.h"
 #include "bench/gpu_check/checks.h"
 #include "bench/gpu_check/timing.h"
 
@@ -95,7 +95,7 @@ class Layers {
   }
 
  private:
-  RouteSink sink(int layer) { return cache_.sink(layer, 0, CaptureTransport::kAllRows); }
+  RouteSink sink(int layer) { return cache_.sink(layer, 0, DeviceCache::kAllRows); }
 
   Model model_;
   std::unique_ptr<Stream> stream_;

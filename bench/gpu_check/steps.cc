@@ -1,5 +1,5 @@
 #include <moetap/capturer.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -47,7 +47,7 @@ double median(std::vector<double> values) {
 // An engine whose forward pass is a kernel a layer, which takes its share of the time.
 class Engine {
  public:
-  Engine(Device& device, const Endpoint& endpoint, std::unique_ptr<CaptureTransport> transport)
+  Engine(Device& device, const Endpoint& endpoint, std::unique_ptr<Transport> transport)
       : shape_(endpoint.shape),
         stream_(device.make_stream()),
         forward_done_(device.make_event()),

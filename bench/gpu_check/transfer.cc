@@ -1,4 +1,3 @@
-#include <moetap/device_cache.h>
 #include <moetap/step_record.h>
 
 #include <fmt/format.h>
@@ -8,6 +7,7 @@
 #include <numeric>
 #include <system_error>
 
+#include "gpu/internal/device_cache.h"
 #include "bench/gpu_check/checks.h"
 #include "bench/gpu_check/timing.h"
 #include "bench/workload.h"

@@ -4,7 +4,7 @@
 #include <moetap/device.h>
 #include <moetap/error.h>
 #include <moetap/topk_ids.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <fmt/format.h>
 
@@ -64,7 +64,7 @@ class Worker {
   std::unique_ptr<moetap::Graph> graph_;
 };
 
-std::unique_ptr<moetap::CaptureTransport> make_transport(moetap::Device& device,
+std::unique_ptr<moetap::Transport> make_transport(moetap::Device& device,
                                                          const WorkerConfig& config) {
   if (config.transport == TransportKind::shm) {
     return moetap::make_shm_transport(device, config.endpoint);

@@ -4,12 +4,13 @@
 
 #include <fmt/format.h>
 
-#include <exception>
 #include <limits>
 #include <string>
 #include <utility>
 
-#include "gpu/capture/topk_weights.h"
+#include "gpu/capture/outside_graph.h"
+#include "gpu/internal/device_cache.h"
+#include "gpu/internal/snapshot.h"
 #include "lib/internal/injection.h"
 #include "lib/internal/singleton.h"
 #include "lib/internal/text.h"
@@ -72,6 +73,15 @@ void check_wanted(const StepInfo& step) {
   }
 }
 
+std::unique_ptr<DeviceCache> make_cache(const Transport* transport) {
+  if (transport == nullptr) throw ArgumentError("a Capturer needs a transport, given is null");
+  const Endpoint& endpoint = transport->endpoint();
+  return std::make_unique<DeviceCache>(
+      transport->device(), endpoint.shape, endpoint.max_tokens,
+      fmt::format("{}/{}/{}/{}", endpoint.instance, endpoint.dp_rank, endpoint.stage,
+                  endpoint.part));
+}
+
 // The sum over all ranks, and over those before this one.
 struct DpTokens {
   std::int64_t total = 0;
@@ -104,17 +114,19 @@ DpTokens sum_dp_tokens(const StepInfo& step, const CapturerOptions& options) {
 
 }  // namespace
 
-Capturer::Capturer(std::unique_ptr<CaptureTransport> transport, CapturerOptions options)
-    : transport_(std::move(transport)), options_(options) {
-  if (!transport_) throw ArgumentError("a Capturer needs a transport, given is null");
+Capturer::Capturer(std::unique_ptr<Transport> transport, CapturerOptions options)
+    : cache_(make_cache(transport.get())),
+      transport_(std::move(transport)),
+      wanted_(std::make_unique<WantedTokens>(cache_->max_tokens())),
+      options_(options) {
   check_options(options_);
-  if (options_.compare_all_picks) transport_->compare_all_picks();
+  if (options_.compare_all_picks) cache_->compare_all_picks();
   bound_.resize(static_cast<std::size_t>(shape().num_layers()));
 }
 
 Capturer::~Capturer() = default;
 
-Capturer& Capturer::create(std::unique_ptr<CaptureTransport> transport, CapturerOptions options) {
+Capturer& Capturer::create(std::unique_ptr<Transport> transport, CapturerOptions options) {
   return process_capturer().create(std::move(transport), options);
 }
 Capturer& Capturer::instance() { return process_capturer().instance(); }
@@ -158,14 +170,17 @@ void Capturer::begin_step(const StepInfo& step, Stream& stream) {
         "num_tokens is {} and padded_tokens {}; allowed are 0 <= num_tokens <= padded_tokens",
         step.num_tokens, step.padded_tokens));
   }
-  check_padded(padded, transport_->max_tokens());
+  check_padded(padded, cache_->max_tokens());
   check_requests(step);
   check_wanted(step);
   const bool concatenated = options_.layout == RankLayout::concatenated;
   const DpTokens dp =
       concatenated || !step.dp_tokens.empty() ? sum_dp_tokens(step, options_) : DpTokens{};
 
-  transport_->begin_step(step, concatenated ? dp.before : 0, stream);
+  require_outside_graph(stream, "begin_step()");
+  transport_->begin(step);
+  cache_->begin_step(step.step, step.num_tokens, concatenated ? dp.before : 0, stream);
+  wanted_->set(step);
   phase_ = Phase::step;
   last_step_ = step.step;
   num_tokens_ = step.num_tokens;
@@ -179,7 +194,7 @@ void Capturer::begin_graph(std::int64_t padded_tokens) {
   if (padded_tokens < 1) {
     throw ArgumentError(fmt::format("a graph of {} tokens; it must be at least 1", padded_tokens));
   }
-  check_padded(padded_tokens, transport_->max_tokens());
+  check_padded(padded_tokens, cache_->max_tokens());
   phase_ = Phase::graph;
   padded_tokens_ = padded_tokens;
 }
@@ -233,22 +248,7 @@ void Capturer::check_topk_ids(int model_layer, const TopkIds& ids) const {
         "CapturerOptions::shared_expert_columns)",
         model_layer, ids.columns, columns, shape().top_k(), options_.shared_expert_columns));
   }
-  if (ids.row_stride < ids.columns) {
-    throw ArgumentError(
-        fmt::format("layer {}: topk_ids has a row stride of {} elements, below its "
-                    "{} columns",
-                    model_layer, ids.row_stride, ids.columns));
-  }
-  if (!holds_ids(ids.type, shape().num_experts()) && !MOETAP_OFF("H21 a type for every id")) {
-    throw ArgumentError(fmt::format("layer {}: topk_ids of {} cannot hold the ids of {} experts",
-                                    model_layer, id_type_name(ids.type), shape().num_experts()));
-  }
-  detail::require_weights(shape(), model_layer, ids);
   check_rows(model_layer, ids.rows);
-  if (ids.data == nullptr && ids.rows > 0) {
-    throw ArgumentError(
-        fmt::format("layer {}: topk_ids is null, but has {} rows", model_layer, ids.rows));
-  }
 }
 
 void Capturer::capture(int model_layer, const TopkIds& topk_ids, Stream& stream) {
@@ -270,9 +270,9 @@ void Capturer::capture(int model_layer, const TopkIds& topk_ids, Stream& stream)
   }
   if (options_.layout == RankLayout::concatenated &&
       !MOETAP_OFF("H13 a row that the device reads")) {
-    first_row = CaptureTransport::kRowFromStep;
+    first_row = DeviceCache::kRowFromStep;
   }
-  transport_->capture(layer, ids, first_row, stream);
+  cache_->capture(layer, ids, first_row, stream);
 }
 
 bool Capturer::bound(int model_layer) const {
@@ -286,24 +286,20 @@ int Capturer::require_bound(int model_layer, const char* call) const {
 
 void Capturer::route_sink(int model_layer, RouteSink& sink) const {
   const int layer = require_bound(model_layer, "route_sink()");
-  const int shared = options_.shared_expert_columns;
-  switch (options_.layout) {
-    case RankLayout::local:
-      return transport_->route_sink(layer, 0, CaptureTransport::kAllRows, shared, sink);
-    case RankLayout::concatenated:
-      return transport_->route_sink(layer, CaptureTransport::kRowFromStep,
-                                    CaptureTransport::kAllRows, shared, sink);
-    case RankLayout::padded:
-      break;
+  std::int64_t first_row = 0;
+  std::int64_t end_row = DeviceCache::kAllRows;
+  if (options_.layout == RankLayout::concatenated) first_row = DeviceCache::kRowFromStep;
+  if (options_.layout == RankLayout::padded) {
+    if (phase_ == Phase::idle) {
+      throw StateError(fmt::format(
+          "layer {}: route_sink() outside of a step or graph; in the padded layout this "
+          "rank's rows depend on its padding, so begin_step() or begin_graph() first",
+          model_layer));
+    }
+    first_row = options_.dp_rank * padded_tokens_;
+    end_row = first_row + padded_tokens_;
   }
-  if (phase_ == Phase::idle) {
-    throw StateError(fmt::format(
-        "layer {}: route_sink() outside of a step or graph; in the padded layout this rank's rows "
-        "depend on its padding, so begin_step() or begin_graph() first",
-        model_layer));
-  }
-  const std::int64_t first = options_.dp_rank * padded_tokens_;
-  transport_->route_sink(layer, first, first + padded_tokens_, shared, sink);
+  sink = cache_->sink(layer, first_row, end_row, options_.shared_expert_columns);
 }
 
 RouteOutput Capturer::route_output(int model_layer) const {
@@ -314,34 +310,31 @@ RouteOutput Capturer::route_output(int model_layer) const {
         "topk_ids of all {} ranks",
         model_layer, options_.dp_size));
   }
-  return transport_->route_output(layer);
+  return cache_->route_output(layer);
 }
 
 void Capturer::publish(const Slot* slot_mapping, Stream& stream) {
   if (phase_ != Phase::step) throw StateError("publish() without begin_step()");
-  if (nothing_wanted_) {
-    transport_->skip_step(stream);
-    phase_ = Phase::idle;
-    return;
-  }
+  if (!nothing_wanted_) deliver(slot_mapping, stream);
+  cache_->end_step(stream);
+  phase_ = Phase::idle;
+}
+
+void Capturer::deliver(const Slot* slot_mapping, Stream& stream) {
   if (slot_mapping == nullptr && num_tokens_ > 0) {
     throw ArgumentError(fmt::format(
         "slot_mapping is null, but step {} has {} tokens; publish it with the anchor group's slots",
         last_step_, num_tokens_));
   }
-  transport_->publish(slot_mapping, stream);
-  phase_ = Phase::idle;
+  transport_->deliver(Snapshot(*cache_, *wanted_, slot_mapping), stream);
 }
 
 void Capturer::give_up(const Slot* slot_mapping, Stream& stream) noexcept {
   if (phase_ != Phase::step || MOETAP_OFF("H37 a step that was given up")) return;
   phase_ = Phase::idle;
-  if (!nothing_wanted_) return transport_->give_up(slot_mapping, stream);
-  try {
-    transport_->skip_step(stream);  // nobody hears of a step that has no rows to be missing
-  } catch (const std::exception&) {
-    // The stream takes no work, and so none that the next step would have to follow.
-  }
+  // The reader does not hear of a step that has no rows to be missing.
+  if (!nothing_wanted_) transport_->give_up(Snapshot(*cache_, *wanted_, slot_mapping), stream);
+  cache_->abandon_step(stream);
 }
 
 }  // namespace moetap

@@ -1,7 +1,7 @@
-#include <moetap/device_cache.h>
+#include "gpu/internal/device_cache.h"
+
 #include <moetap/error.h>
 #include <moetap/topk_ids.h>
-#include <moetap/transport.h>
 
 #include <fmt/format.h>
 
@@ -11,12 +11,12 @@
 #include <set>
 #include <utility>
 
-#include "gpu/capture/alignment.h"
 #include "gpu/capture/kernels.h"
 #include "gpu/capture/outside_graph.h"
+#include "gpu/capture/picks_check.h"
 #include "gpu/capture/snapshot_kernel.h"
-#include "gpu/capture/topk_weights.h"
 #include "gpu/capture/weight_kernels.h"
+#include "lib/internal/injection.h"
 
 namespace moetap {
 
@@ -142,6 +142,7 @@ void DeviceCache::begin_step(Step step, std::int64_t num_tokens, std::int64_t dp
   stream.wait(*used_);
   const DeviceStep value{.step = step, .num_tokens = num_tokens, .dp_row = dp_row};
   stream.launch(BeginStepKernel{.step = memory_.as<DeviceStep>(layout_.step), .value = value}, 1);
+  step_ = step;
   num_tokens_ = num_tokens;
   tell_writers(stream);
   open_ = true;
@@ -270,11 +271,10 @@ void DeviceCache::launch_cleared(std::int64_t num_tokens, Stream& stream) {
 template <class T>
 void DeviceCache::launch_capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
                                  Stream& stream) {
-  const CaptureKernel<T> kernel{
-      .topk_ids = static_cast<const T*>(topk_ids.data),
-      .rows = topk_ids.rows,
-      .row_stride = topk_ids.row_stride,
-      .sink = layer_sink(layer, first_row, CaptureTransport::kAllRows, 0)};
+  const CaptureKernel<T> kernel{.topk_ids = static_cast<const T*>(topk_ids.data),
+                                .rows = topk_ids.rows,
+                                .row_stride = topk_ids.row_stride,
+                                .sink = layer_sink(layer, first_row, kAllRows, 0)};
   // Enough blocks for any step that these rows can serve; one at least, which stamps the layer.
   const std::int64_t rows =
       std::min(topk_ids.rows - std::max<std::int64_t>(first_row, 0), max_tokens_);
@@ -288,15 +288,16 @@ void DeviceCache::launch_capture(int layer, const TopkIds& topk_ids, std::int64_
 void DeviceCache::capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
                           Stream& stream) {
   require_own(layer);
-  if (topk_ids.columns < shape_.top_k() || topk_ids.row_stride < topk_ids.columns) {
-    throw ArgumentError(fmt::format(
-        "topk_ids has {} columns and a row stride of {}: needs at least top_k = {} columns, and a "
-        "stride (in elements) no smaller than its columns",
-        topk_ids.columns, topk_ids.row_stride, shape_.top_k()));
-  }
   const int model_layer = shape_.moe_layers()[static_cast<std::size_t>(layer)];
-  detail::require_weights(shape_, model_layer, topk_ids);
-  require_aligned(topk_ids, [=] { return fmt::format("layer {}", model_layer); });
+  if (!holds_ids(topk_ids.type, shape_.num_experts()) && !MOETAP_OFF("H21 a type for every id")) {
+    throw ArgumentError(fmt::format("layer {}: topk_ids of {} cannot hold the ids of {} experts",
+                                    model_layer, id_type_name(topk_ids.type),
+                                    shape_.num_experts()));
+  }
+  if (const auto why =
+          detail::why_unreadable(topk_ids, topk_ids.rows, shape_.top_k(), shape_.weight_type())) {
+    throw ArgumentError(fmt::format("layer {}: {}", model_layer, *why));
+  }
   copied_[static_cast<std::size_t>(layer)] = true;
   switch (topk_ids.type) {
     case IdType::uint8:
@@ -355,7 +356,6 @@ void DeviceCache::snapshot(const Slot* slot_mapping, std::int64_t num_rows, std:
   } else {
     launch_snapshot<std::uint16_t>(slot_mapping, tokens, num_rows, num_slots, record, stream);
   }
-  end_step(stream);
 }
 
 void DeviceCache::end_step(Stream& stream) {

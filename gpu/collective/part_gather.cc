@@ -7,8 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "gpu/capture/alignment.h"
-#include "gpu/capture/topk_weights.h"
+#include "gpu/capture/picks_check.h"
 #include "gpu/collective/pack_kernel.h"
 
 namespace moetap {
@@ -89,31 +88,14 @@ void PartGather::check(const TopkIds& part, std::span<const std::int64_t> part_t
         fmt::format("this rank's part has {} rows, but part_tokens says {}", part.rows, own));
   }
   const std::int64_t columns = std::int64_t{top_k_} + shared_expert_columns_;
-  if (part.columns != columns || part.row_stride < columns) {
+  if (part.columns != columns) {
     throw ArgumentError(
-        fmt::format("this rank's part has {} columns and a row stride of {}, expected are {} "
-                    "columns: top_k {} and {} of shared experts, which must be declared",
-                    part.columns, part.row_stride, columns, top_k_, shared_expert_columns_));
+        fmt::format("this rank's part has {} columns, expected are {}: top_k {} and {} of shared "
+                    "experts, which must be declared",
+                    part.columns, columns, top_k_, shared_expert_columns_));
   }
-  if (part.data == nullptr && own > 0) {
-    throw ArgumentError(fmt::format("this rank's part is null, but has {} rows", own));
-  }
-  require_aligned(part, [] { return std::string("this rank's part"); });
-  check_weights(part.weights, own);
-}
-
-void PartGather::check_weights(const TopkWeights& weights, std::int64_t rows) const {
-  if (!detail::can_become(weights.type, weights_)) {
-    throw ArgumentError(fmt::format(
-        "this rank's part has weights of type {}, the gather was made for {}: give all ranks the "
-        "shape's",
-        detail::weight_type_text(weights.type), detail::weight_type_text(weights_)));
-  }
-  if (weights_ == WeightType::none) return;
-  if (weights.row_stride < top_k_ || (weights.data == nullptr && rows > 0)) {
-    throw ArgumentError(fmt::format(
-        "this rank's part has weights {} with a row stride of {} elements, for {} rows of top_k {}",
-        weights.data, weights.row_stride, rows, top_k_));
+  if (const auto why = detail::why_unreadable(part, own, top_k_, weights_)) {
+    throw ArgumentError("this rank's part: " + *why);
   }
 }
 

@@ -1,7 +1,6 @@
 #include "gpu/transport/request_transport.h"
 
 #include <moetap/error.h>
-#include <moetap/topk_ids.h>
 
 #include <fmt/format.h>
 
@@ -16,14 +15,14 @@
 namespace moetap {
 namespace {
 
-class RequestTransport final : public CaptureTransport {
+class RequestTransport final : public Transport {
  public:
   RequestTransport(Device& device, const Endpoint& endpoint, const DeviceTransportOptions& options,
                    Keeping keeping)
-      : limit_(endpoint.limit),
+      : Transport(device, endpoint),
         on_full_(options.on_full),
         keeper_(endpoint, endpoint.ring_depth, keeping),
-        pipeline_(device, endpoint, options.staging_depth, endpoint.ring_depth,
+        pipeline_(device, endpoint, options.staging_depth, endpoint.ring_depth, failures(),
                   [this](const StepPipeline::Arrival& arrival) {
                     keeper_.arrived(arrival.record, arrival.num_tokens, arrival.fault);
                   }) {
@@ -32,12 +31,7 @@ class RequestTransport final : public CaptureTransport {
     requests_.reserve(static_cast<std::size_t>(endpoint.max_tokens));
   }
 
-  const ModelShape& shape() const override { return pipeline_.shape(); }
-  std::int64_t max_tokens() const override { return pipeline_.max_tokens(); }
-
-  void compare_all_picks() override { pipeline_.cache().compare_all_picks(); }
-
-  void begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream) override {
+  void begin(const StepInfo& step) override {
     throw_broken();
     std::int64_t tokens = 0;
     for (const RequestSpan& span : step.requests) tokens += span.count;
@@ -47,50 +41,32 @@ class RequestTransport final : public CaptureTransport {
           "must know whose each one is",
           step.step, tokens, step.num_tokens));
     }
-    pipeline_.begin_step(step, dp_row, stream);
     open_ = !(step.wanted && step.wanted->empty());  // else it is never published
     assign_wanted_spans(step, requests_);
   }
 
-  void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
-               Stream& stream) override {
-    pipeline_.capture(layer, topk_ids, first_row, stream);
-  }
-
-  void route_sink(int layer, std::int64_t first_row, std::int64_t end_row, int shared_columns,
-                  RouteSink& sink) override {
-    sink = pipeline_.cache().sink(layer, first_row, end_row, shared_columns);
-  }
-  RouteOutput route_output(int layer) override { return pipeline_.cache().route_output(layer); }
-
-  void publish(const Slot* slot_mapping, Stream& stream) override {
+  void deliver(const Snapshot& step, Stream& stream) override {
     throw_broken();
     const auto free = [this] { return num_published_ - keeper_.num_kept() < records_.size(); };
     if (on_full_ == OnFull::drop && !may_publish(free)) {
-      pipeline_.skip_step(stream);
-      return drop(0);
+      return drop(step.step(), 0);
     }
-    wait(free, limit_, "for a free record of host memory");
-    keeper_.expect(num_published_, pipeline_.open_step(), requests_);
-    pipeline_.publish(slot_mapping, records_[num_published_ % records_.size()].data(), stream);
+    wait(free, endpoint().limit, "for a free record of host memory");
+    keeper_.expect(num_published_, step.step(), requests_);
+    pipeline_.publish(step, records_[num_published_ % records_.size()].data(), stream);
     ++num_published_;
     open_ = false;
   }
 
-  void skip_step(Stream& stream) override { pipeline_.skip_step(stream); }
-
   // Rows are kept by position, so that nobody needs the slots.
-  void give_up(const Slot*, Stream& stream) noexcept override {
-    pipeline_.give_up(stream);
+  void give_up(const Snapshot& step, Stream&) noexcept override {
+    failures().add(step.step(), kGivenUp);
     try {
-      drop(1);
+      drop(step.step(), 1);
     } catch (...) {
       lost_ = std::current_exception();
     }
   }
-
-  std::vector<StepFailed> take_failures() override { return pipeline_.failures().take(); }
-  std::uint64_t num_failed() const override { return pipeline_.failures().count(); }
 
   void finalize(Step step, Milliseconds limit) override {
     const Step last = std::min(step, pipeline_.published());
@@ -119,12 +95,12 @@ class RequestTransport final : public CaptureTransport {
   }
 
   // Closes the open step without its rows.
-  void drop(std::uint64_t given_up) {
+  void drop(Step step, std::uint64_t given_up) {
     open_ = false;
-    keeper_.drop(num_published_, pipeline_.open_step(), requests_, given_up);
+    keeper_.drop(num_published_, step, requests_, given_up);
     ++dropped_.count;
     dropped_.given_up += given_up;
-    dropped_.last = pipeline_.open_step();
+    dropped_.last = step;
     keeper_.work();
   }
 
@@ -149,7 +125,6 @@ class RequestTransport final : public CaptureTransport {
         stalled.empty() ? "the device is behind: is its stream waiting for something?" : stalled));
   }
 
-  Milliseconds limit_;
   OnFull on_full_;
   DroppedSteps dropped_;
   std::vector<Buffer> records_;        // pinned; used in turn
@@ -163,9 +138,9 @@ class RequestTransport final : public CaptureTransport {
 
 }  // namespace
 
-std::unique_ptr<CaptureTransport> make_request_transport(Device& device, const Endpoint& endpoint,
-                                                         const DeviceTransportOptions& options,
-                                                         Keeping keeping) {
+std::unique_ptr<Transport> make_request_transport(Device& device, const Endpoint& endpoint,
+                                                  const DeviceTransportOptions& options,
+                                                  Keeping keeping) {
   return std::make_unique<RequestTransport>(device, endpoint, options, keeping);
 }
 

@@ -4,7 +4,6 @@
 #include <moetap/device.h>
 #include <moetap/endpoint.h>
 #include <moetap/transport.h>
-#include <moetap/transports.h>
 
 #include <memory>
 
@@ -12,8 +11,8 @@
 
 namespace moetap {
 
-std::unique_ptr<CaptureTransport> make_request_transport(Device& device, const Endpoint& endpoint,
-                                                         const DeviceTransportOptions& options,
-                                                         Keeping keeping = Keeping::in_a_thread);
+std::unique_ptr<Transport> make_request_transport(Device& device, const Endpoint& endpoint,
+                                                  const DeviceTransportOptions& options,
+                                                  Keeping keeping = Keeping::in_a_thread);
 
 }  // namespace moetap

@@ -2,9 +2,8 @@
 // anyone waiting.
 #pragma once
 
-#include <moetap/device_cache.h>
+#include <moetap/device.h>
 #include <moetap/endpoint.h>
-#include <moetap/topk_ids.h>
 #include <moetap/wait.h>
 
 #include <atomic>
@@ -15,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "gpu/internal/wanted_tokens.h"
+#include "gpu/internal/snapshot.h"
 #include "gpu/transport/step_failures.h"
 
 namespace moetap {
@@ -43,29 +42,13 @@ class StepPipeline {
 
   // At most `max_in_flight` steps are published and not yet given to `sink`.
   StepPipeline(Device& device, const Endpoint& endpoint, int staging_depth, int max_in_flight,
-               Sink sink);
+               StepFailures& failures, Sink sink);
   StepPipeline(const StepPipeline&) = delete;
   StepPipeline& operator=(const StepPipeline&) = delete;
 
-  DeviceCache& cache() { return cache_; }
-  const ModelShape& shape() const { return cache_.shape(); }
-  std::int64_t max_tokens() const { return cache_.max_tokens(); }
+  // Queues the step's way into `record`, pinned host memory of a StepRecord. Never waits.
+  void publish(const Snapshot& step, std::byte* record, Stream& stream);
 
-  void begin_step(const StepInfo& step, std::int64_t dp_row, Stream& stream);
-  void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream) {
-    cache_.capture(layer, topk_ids, first_row, stream);
-  }
-  // Queues the open step's way into `record`, pinned host memory of a StepRecord. Never waits.
-  void publish(const Slot* slot_mapping, std::byte* record, Stream& stream);
-
-  void skip_step(Stream& stream) { cache_.end_step(stream); }
-
-  void give_up(Stream& stream) noexcept;
-
-  StepFailures& failures() { return failures_; }
-  const StepFailures& failures() const { return failures_; }
-
-  Step open_step() const { return step_; }
   Step published() const { return published_step_; }  // the last
   // The last step that sink() has returned from, and how many published ones it has not.
   Step arrived() const { return arrived_.load(std::memory_order_acquire); }
@@ -94,20 +77,19 @@ class StepPipeline {
 
   static void arrive(void* in_flight) noexcept;
 
+  ModelShape shape_;
   std::int64_t num_slots_;
+  std::size_t list_bytes_;  // of the longest
+  StepFailures& failures_;
   Sink sink_;
-  DeviceCache cache_;
-  Step step_ = 0;  // the open one
-  WantedTokens wanted_;
   Step published_step_ = 0;
   std::uint64_t num_published_ = 0;
   std::vector<Staging> staging_;
   std::vector<InFlight> in_flight_;
-  Buffer lists_;  // pinned, uint32 [in_flight_.size()][max_tokens]: sources of Staging::tokens
+  Buffer lists_;  // pinned, [in_flight_.size()][list_bytes_]: sources of Staging::tokens
 
   std::atomic<Step> arrived_{0};
   std::atomic<std::uint64_t> num_arrived_{0};
-  StepFailures failures_;
 
   // Goes first, when everything has arrived: a stream's end waits for its work, and throws nothing.
   std::unique_ptr<Stream> copies_;

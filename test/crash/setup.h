@@ -4,7 +4,7 @@
 
 #include <moetap/endpoint.h>
 #include <moetap/reader.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <array>
 #include <atomic>

@@ -56,7 +56,7 @@ class Worker {
   }
 
  private:
-  std::unique_ptr<CaptureTransport> make_transport() {
+  std::unique_ptr<moetap::Transport> make_transport() {
     switch (setup_.kill.transport) {
       case Transport::device:
         return make_device_transport(*device_, setup_.endpoint);

@@ -4,7 +4,7 @@
 #include <moetap/reader.h>
 #include <moetap/readers.h>
 #include <moetap/topk_ids.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <numeric>
 #include <string>
@@ -25,8 +25,7 @@ const ModelShape kShape({2, 3, 7}, 4, 300);  // modular, capturing, fused
 // An engine with such a model.
 class MixedEngine {
  public:
-  MixedEngine(Device& device, std::unique_ptr<CaptureTransport> transport,
-              CapturerOptions options = {})
+  MixedEngine(Device& device, std::unique_ptr<Transport> transport, CapturerOptions options = {})
       : stream(device.make_stream()),
         router{kShape},
         model(device, router, kTokens),

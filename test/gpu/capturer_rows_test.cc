@@ -18,8 +18,7 @@ using test::expect_throw;
 
 TEST_F(CapturerTest, TakesTheWeightsOfTheShapeOnly) {
   const auto type_is = [&](WeightType held, WeightType given) {
-    Capturer& c = make(RankLayout::local);
-    set_weights(held);
+    Capturer& c = make(RankLayout::local, 0, held);
     c.begin_step({.step = 1, .num_tokens = 4}, stream);
     TopkIds picks = ids(4);
     if (given != WeightType::none) picks.weights = {memory.data(), given, 2};
@@ -30,7 +29,7 @@ TEST_F(CapturerTest, TakesTheWeightsOfTheShapeOnly) {
                       .starts_with("layer 5: topk_ids with weights of type " +
                                    std::string(weight_type_name(given))))
           << error.what();
-      EXPECT_TRUE(transport->captures.empty());
+      EXPECT_TRUE(stream.captures.empty());
       return false;
     }
     return true;
@@ -49,36 +48,36 @@ TEST_F(CapturerTest, LocalLayoutTakesThisRanksRowsOnly) {  // H5
   }
   expect_rows(4, true, {});
   expect_rows(8, true, {});
-  EXPECT_EQ(transport->captures.back().first_row, 0);
+  EXPECT_EQ(stream.captures.back().first_row, 0);
 }
 
 TEST_F(CapturerTest, ConcatenatedLayoutTakesAllRanksRealTokens) {  // H5
   const std::int64_t dp_tokens[] = {5, 4, 2};
   make(RankLayout::concatenated)
       .begin_step({.step = 1, .num_tokens = 4, .padded_tokens = 8, .dp_tokens = dp_tokens}, stream);
-  EXPECT_EQ(transport->dp_row, 5);
+  EXPECT_EQ(stream.steps.back().dp_row, 5);
   for (const std::int64_t rows : {4, 8, 10, 12, 24}) {
     expect_rows(rows, false, {"11 (the sum of dp_tokens)"});
   }
   expect_rows(11, true, {});
-  EXPECT_EQ(transport->captures.back().first_row, CaptureTransport::kRowFromStep);
+  EXPECT_EQ(stream.captures.back().first_row, DeviceCache::kRowFromStep);
 }
 
 TEST_F(CapturerTest, PaddedLayoutTakesAllRanksPaddedTokens) {  // H5
   make(RankLayout::padded).begin_step({.step = 1, .num_tokens = 4, .padded_tokens = 8}, stream);
-  EXPECT_EQ(transport->dp_row, 0);
+  EXPECT_EQ(stream.steps.back().dp_row, 0);
   for (const std::int64_t rows : {4, 8, 12, 23, 25}) {
     expect_rows(rows, false, {"24 (3 ranks of 8 padded tokens)"});
   }
   expect_rows(24, true, {}, 16);  // what is behind this rank's rows is out of reach
-  EXPECT_EQ(transport->captures.back().first_row, 8);
+  EXPECT_EQ(stream.captures.back().first_row, 8);
 }
 
 TEST_F(CapturerTest, GraphOfALocalLayoutTakesPaddedRows) {  // H5, H13
   make(RankLayout::local).begin_graph(8);
   for (const std::int64_t rows : {0, 4, 24}) expect_rows(rows, false, {"8 (this rank's)"});
   expect_rows(8, true, {});
-  EXPECT_EQ(transport->captures.back().first_row, 0);
+  EXPECT_EQ(stream.captures.back().first_row, 0);
   capturer->end_graph();
   EXPECT_TRUE(transport->steps.empty());
 }
@@ -87,7 +86,7 @@ TEST_F(CapturerTest, GraphOfAPaddedLayoutHasAFixedFirstRow) {  // H5, H13
   make(RankLayout::padded).begin_graph(8);
   for (const std::int64_t rows : {8, 23}) expect_rows(rows, false, {"24 (3 ranks of 8"});
   expect_rows(24, true, {}, 16);  // what is behind this rank's rows is out of reach
-  EXPECT_EQ(transport->captures.back().first_row, 8);
+  EXPECT_EQ(stream.captures.back().first_row, 8);
 }
 
 TEST_F(CapturerTest, GraphOfAConcatenatedLayoutReadsItsFirstRowFromTheStep) {  // H5, H13
@@ -95,7 +94,7 @@ TEST_F(CapturerTest, GraphOfAConcatenatedLayoutReadsItsFirstRowFromTheStep) {  /
   for (const std::int64_t rows : {7, 25}) expect_rows(rows, false, {"8 to 24 (all ranks')"});
   expect_rows(8, true, {});
   expect_rows(24, true, {});
-  EXPECT_EQ(transport->captures.back().first_row, CaptureTransport::kRowFromStep);
+  EXPECT_EQ(stream.captures.back().first_row, DeviceCache::kRowFromStep);
 }
 
 TEST_F(CapturerTest, ColumnsAreTopKAndTheDeclaredSharedExperts) {  // H27
@@ -110,7 +109,7 @@ TEST_F(CapturerTest, ColumnsAreTopKAndTheDeclaredSharedExperts) {  // H27
   for (const std::int64_t columns : {2, 4}) {
     expect_throw<ArgumentError>([&] { capturer->capture(3, ids(4, columns), stream); }, {"are 3"});
   }
-  EXPECT_EQ(transport->captures.size(), 1u);
+  EXPECT_EQ(stream.captures.size(), 1u);
 }
 
 TEST_F(CapturerTest, TopkIdsThatCannotBeReadAreAnError) {
@@ -124,7 +123,7 @@ TEST_F(CapturerTest, TopkIdsThatCannotBeReadAreAnError) {
   bad = ids(4);
   bad.type = IdType::uint8;  // H21: 300 experts
   expect_throw<ArgumentError>([&] { capturer->capture(3, bad, stream); }, {"uint8", "300"});
-  EXPECT_TRUE(transport->captures.empty());
+  EXPECT_TRUE(stream.captures.empty());
 }
 
 TEST_F(CapturerTest, TokenCountsThatContradictEachOtherAreErrors) {  // H5
@@ -151,11 +150,11 @@ TEST_F(CapturerTest, GivesASinkTheRowsOfThisRankInEachLayout) {  // H5, H13
   make(RankLayout::local).route_sink(5, sink);
   EXPECT_EQ(sink.layer, 1);
   EXPECT_EQ(sink.first_row, 0);
-  EXPECT_EQ(sink.end_row, CaptureTransport::kAllRows);
+  EXPECT_EQ(sink.end_row, DeviceCache::kAllRows);
 
   make(RankLayout::concatenated).route_sink(6, sink);
   EXPECT_EQ(sink.layer, 2);
-  EXPECT_EQ(sink.first_row, CaptureTransport::kRowFromStep);
+  EXPECT_EQ(sink.first_row, DeviceCache::kRowFromStep);
 
   // The next rank's rows lie behind this one's.
   make(RankLayout::padded);
@@ -178,7 +177,9 @@ TEST_F(CapturerTest, TellsASinkHowManyPicksAreOfSharedExperts) {  // H27
 }
 
 TEST_F(CapturerTest, GivesARoutingOutputInTheLocalLayoutOnly) {
-  EXPECT_EQ(make(RankLayout::local).route_output(5).rows, 1);
+  const RouteOutput output = make(RankLayout::local).route_output(5);
+  EXPECT_EQ(output.rows, 16);
+  EXPECT_EQ(output.columns, 2);
   for (const RankLayout layout : {RankLayout::concatenated, RankLayout::padded}) {
     make(layout);
     expect_throw<ArgumentError>([&] { capturer->route_output(5); }, {"layer 5", "3 ranks"});

@@ -1,4 +1,5 @@
-#include <moetap/device_cache.h>
+#include "gpu/internal/device_cache.h"
+
 #include <moetap/error.h>
 #include <moetap/topk_ids.h>
 #include <moetap/transport.h>
@@ -49,6 +50,7 @@ struct Worker {
 
   void snapshot(std::int64_t num_tokens) {
     cache.snapshot(slot_mapping.as<const Slot>(), num_tokens, kSlots, record.data(), *stream);
+    cache.end_step(*stream);
     bytes = test::download(*device, *stream, record.data(),
                            StepRecordLayout(router.shape, num_tokens).bytes);
     view.emplace(router.shape, num_tokens, std::span(bytes));
@@ -219,9 +221,8 @@ TEST(DeviceCache, OrdersStepsOnStreamsThatNothingElseOrders) {
     if (seed % 2 == 0) {  // it ends with a snapshot, or without one
       worker.cache.snapshot(worker.slot_mapping.as<const Slot>(), 64, kSlots, worker.record.data(),
                             *worker.stream);
-    } else {
-      worker.cache.end_step(*worker.stream);
     }
+    worker.cache.end_step(*worker.stream);
     others_picks.route(2, 64, *other);
     worker.cache.begin_step(2, 64, 0, *other);
     for (int layer = 0; layer < 3; ++layer) {
@@ -268,10 +269,11 @@ TEST(DeviceCache, ARoutingOutputIsTheNextStepsAndNotOneInFlight) {  // H3
     device.hold(*worker.stream, true);
     worker.cache.snapshot(worker.slot_mapping.as<const Slot>(), 64, kSlots, worker.record.data(),
                           *worker.stream);
+    worker.cache.end_step(*worker.stream);
     if (seed % 2 == 0) {
       EXPECT_NE(worker.cache.route_output(1).data, nullptr);
     } else {
-      EXPECT_NE(worker.cache.sink(1, 0, CaptureTransport::kAllRows).routes, nullptr);
+      EXPECT_NE(worker.cache.sink(1, 0, DeviceCache::kAllRows).routes, nullptr);
     }
     device.hold(*worker.stream, false);
     worker.bytes = test::download(device, *worker.stream, worker.record.data(),
@@ -289,7 +291,7 @@ TEST(DeviceCache, MakesEveryKernelReadyThatItLaunches) {
     const auto stream = device.make_stream();
     const ModelShape shape = ModelShape({3, 4}, 2, 128).with_weights(weights);
     DeviceCache cache(device, shape, 4, "test/0");
-    (void)cache.sink(1, 0, CaptureTransport::kAllRows);
+    (void)cache.sink(1, 0, DeviceCache::kAllRows);
     const Buffer ids = device.allocate(1024);
     const Buffer slots = device.allocate(4 * sizeof(Slot));
     const Buffer record = device.allocate(StepRecordLayout(shape, 4).bytes);
@@ -382,7 +384,7 @@ TEST_P(DeviceCacheOn, ALayerWithoutItsWeightsFailsTheStep) {  // as H3, of weigh
       const test::SinkPicks kernel{static_cast<const std::int32_t*>(ids.data),
                                    64,
                                    8,
-                                   worker.cache.sink(1, 0, CaptureTransport::kAllRows),
+                                   worker.cache.sink(1, 0, DeviceCache::kAllRows),
                                    given,
                                    given == held ? ids.weights.data : others.data()};
       worker.stream->launch(kernel, 1);

@@ -1,7 +1,7 @@
 #include <moetap/error.h>
 #include <moetap/reader.h>
 #include <moetap/readers.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ class DeviceTransport : public EndpointTest {
     endpoint.limit = Milliseconds(20'000);
   }
 
-  std::unique_ptr<CaptureTransport> transport(Device& device, int staging_depth = 2) const {
+  std::unique_ptr<Transport> transport(Device& device, int staging_depth = 2) const {
     return make_device_transport(device, endpoint, {.staging_depth = staging_depth});
   }
 };
@@ -64,7 +64,7 @@ TEST_P(Delayed, TheCopyFollowsTheSnapshotAndTheNextSnapshotTheCopy) {  // H15
   auto worker = transport(device, staging_depth);
   Stream& copies = device.last_stream();
   Engine engine(device, scenario, std::move(worker), {});
-  Stream& compute = device.last_stream();
+  Stream& compute = engine.stream();
   Reader reader(make_device_reader(endpoint));
 
   seeded.hold(held == Held::compute ? compute : copies, true);
@@ -98,7 +98,7 @@ TEST_P(Late, TheCopyFollowsTheSnapshotAndTheNextSnapshotTheCopy) {  // H14, H15
   auto worker = transport(device, staging_depth);
   Stream& copies = device.last_stream();
   Engine engine(device, scenario, std::move(worker), {});
-  Stream& compute = device.last_stream();
+  Stream& compute = engine.stream();
   Reader reader(make_device_reader(endpoint));
 
   constexpr std::int64_t kLong = 20'000'000;  // ns: many times what a step's work takes
@@ -241,10 +241,10 @@ TEST_F(DeviceTransport, NeedsAStagingBuffer) {
 
 TEST_F(DeviceTransport, IsOneForAModelInAProcess) {  // H12, H22
   const auto device = make_host_device();
-  const auto first = transport(*device);
+  const Capturer first(transport(*device));
   EXPECT_THROW(transport(*device), OwnedError);
   // A transport of the other kind takes other shared memory, but the model is the same.
-  EXPECT_THROW(make_shm_transport(*device, endpoint), OwnedError);
+  EXPECT_THROW(Capturer(make_shm_transport(*device, endpoint)), OwnedError);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <moetap/error.h>
 #include <moetap/reader.h>
 #include <moetap/readers.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 struct TransportMaker {
   const char* name;
-  std::unique_ptr<CaptureTransport> (*worker)(Device&, const Endpoint&);
+  std::unique_ptr<Transport> (*worker)(Device&, const Endpoint&);
   std::unique_ptr<SlotReadTransport> (*scheduler)(const Endpoint&);
   bool worker_sees_every_failure;  // a slot that comes twice is found by whoever scatters
 };

@@ -7,8 +7,8 @@
 
 namespace moetap::test {
 
-Engine::Engine(Device& device, const Scenario& scenario,
-               std::unique_ptr<CaptureTransport> transport, EngineOptions options)
+Engine::Engine(Device& device, const Scenario& scenario, std::unique_ptr<Transport> transport,
+               EngineOptions options)
     : device_(device),
       scenario_(scenario),
       options_(options),

@@ -22,7 +22,7 @@ struct EngineOptions {
 
 class Engine {
  public:
-  Engine(Device& device, const Scenario& scenario, std::unique_ptr<CaptureTransport> transport,
+  Engine(Device& device, const Scenario& scenario, std::unique_ptr<Transport> transport,
          EngineOptions options);
 
   // Runs one step as an engine does: nothing in it waits for the device.

@@ -4,7 +4,7 @@
 #include <moetap/reader.h>
 #include <moetap/readers.h>
 #include <moetap/route_sink.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ class GivenUpStepOn : public EndpointTest,
     graph = stream->end_capture();
   }
 
-  std::unique_ptr<CaptureTransport> transport() {
+  std::unique_ptr<Transport> transport() {
     switch (kind()) {
       case Kind::shm:
         return make_shm_transport(*device, endpoint);

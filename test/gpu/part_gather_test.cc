@@ -6,7 +6,7 @@
 #include <moetap/readers.h>
 #include <moetap/route_sink.h>
 #include <moetap/topk_ids.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <gtest/gtest.h>
 
@@ -186,7 +186,8 @@ TEST_P(PartGatherOn, RefusesOtherWeightsThanItWasMadeFor) {
   expect_throw<ArgumentError>(call(with, {}), {"none", "float32"});
   expect_throw<ArgumentError>(call(with, {memory.data(), WeightType::bfloat16, 3}), {"bfloat16"});
   expect_throw<ArgumentError>(call(with, {memory.data(), WeightType::float32, 2}), {"stride of 2"});
-  expect_throw<ArgumentError>(call(with, {nullptr, WeightType::float32, 3}), {"stride of 3"});
+  expect_throw<ArgumentError>(call(with, {nullptr, WeightType::float32, 3}),
+                              {"null, but have 1 rows"});
   expect_throw<ArgumentError>(call(without, {memory.data(), WeightType::float32, 3}), {"float32"});
   expect_throw<ArgumentError>(call(with, {memory.data(), static_cast<WeightType>(9), 3}),
                               {"unknown (9)"});
@@ -276,9 +277,9 @@ TEST_P(GatheredStepOn, ARankThatOnlyCapturesPublishesNothing) {
   EXPECT_THROW(make_shm_reader(endpoint), TimeoutError);
   EXPECT_THROW(make_device_reader(endpoint), TimeoutError);
   // It is a second cache for its model all the same (H12), but another stage's is not.
-  EXPECT_THROW(make_capture_only_transport(*device, endpoint), OwnedError);
+  EXPECT_THROW(Capturer(make_capture_only_transport(*device, endpoint)), OwnedError);
   endpoint.stage = 1;
-  EXPECT_NO_THROW(make_capture_only_transport(*device, endpoint));
+  EXPECT_NO_THROW(Capturer(make_capture_only_transport(*device, endpoint)));
 }
 
 TEST_P(GatheredStepOn, RequestsThatSeveralRanksWouldHandOverAreRefused) {

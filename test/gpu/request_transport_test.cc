@@ -3,7 +3,7 @@
 #include <moetap/reader.h>
 #include <moetap/readers.h>
 #include <moetap/segment.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ class RequestTransport : public EndpointTest {
     endpoint.limit = kPatience;
   }
 
-  std::unique_ptr<CaptureTransport> transport(Device& device) const {
+  std::unique_ptr<Transport> transport(Device& device) const {
     return make_device_transport(device, endpoint, {.host_cache = HostCache::per_request});
   }
 
@@ -269,11 +269,9 @@ TEST_F(RequestTransport, DeviceThatIsBehindIsAnErrorThatBlamesIt) {
 TEST_F(RequestTransport, StepMustSayWhoseItsTokensAre) {
   const auto device = make_host_device();
   const auto worker = transport(*device);
-  const auto stream = device->make_stream();
   const RequestSpan some{.request = 1, .position = 0, .count = 3};
   const StepInfo step{.step = 1, .num_tokens = 4, .dp_tokens = {}, .requests = {&some, 1}};
-  const std::string message =
-      message_of<ArgumentError>([&] { worker->begin_step(step, 0, *stream); });
+  const std::string message = message_of<ArgumentError>([&] { worker->begin(step); });
   EXPECT_TRUE(contains(message, "3 tokens of 4")) << message;
 }
 

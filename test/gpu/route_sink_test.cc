@@ -1,17 +1,17 @@
 // Kernels of an engine's that capture their own picks, and do it wrong: what readers get.
 #include <moetap/capturer.h>
-#include <moetap/device_cache.h>
 #include <moetap/error.h>
 #include <moetap/reader.h>
 #include <moetap/readers.h>
 #include <moetap/route_sink.h>
 #include <moetap/topk_ids.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "gpu/internal/device_cache.h"
 #include "test/gpu/device_test.h"
 #include "test/gpu/model.h"
 #include "test/gpu/picks_kernels.h"
@@ -215,10 +215,10 @@ TEST_P(RouteSinkOn, FailsAStepWhoseWeightsWereForgotten) {
 TEST(RouteSink, IsRefusedWhereEveryBitPatternIsAnExpert) {  // H21
   const auto device = make_host_device();
   DeviceCache most(*device, ModelShape({3}, 2, 65'535), 4, "most/0");
-  EXPECT_NO_THROW(most.sink(0, 0, CaptureTransport::kAllRows));
+  EXPECT_NO_THROW(most.sink(0, 0, DeviceCache::kAllRows));
   DeviceCache cache(*device, ModelShape({3}, 2, 65'536), 4, "all/0");
   const std::string message =
-      message_of<ArgumentError>([&] { cache.sink(0, 0, CaptureTransport::kAllRows); });
+      message_of<ArgumentError>([&] { cache.sink(0, 0, DeviceCache::kAllRows); });
   EXPECT_TRUE(contains(message, "layer 3: a sink for 65536 experts")) << message;
 }
 

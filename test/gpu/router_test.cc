@@ -1,5 +1,4 @@
 // The router, plain and fused with the capture, against a plain reference in double precision.
-#include <moetap/device_cache.h>
 #include <moetap/error.h>
 #include <moetap/router.h>
 #include <moetap/routes.h>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/internal/device_cache.h"
 #include "test/gpu/device_test.h"
 #include "test/ipc/message_of.h"
 
@@ -148,7 +148,7 @@ class RouterOn : public DeviceTest {
       slots = upload(*test.device, *test.stream, values);
     }
 
-    RouteSink sink() { return cache.sink(0, 0, CaptureTransport::kAllRows); }
+    RouteSink sink() { return cache.sink(0, 0, DeviceCache::kAllRows); }
 
     std::vector<std::byte> snapshot(RouterOn& test, std::int64_t num_tokens) {
       cache.snapshot(slots.as<const Slot>(), num_tokens, cache.max_tokens(), record.data(),

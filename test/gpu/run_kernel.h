@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "gpu/internal/device_cache.h"
+
 namespace moetap::test {
 
 inline constexpr int kLaneCounts[] = {1, 3, 32, 128};
@@ -30,7 +32,7 @@ inline RouteSink sink_over(DeviceStep& step, std::uint64_t& captured,
           .missing_step = missing_step.data(),
           .routes = routes.data(),
           .first_row = 0,
-          .end_row = CaptureTransport::kAllRows,
+          .end_row = DeviceCache::kAllRows,
           .layer = 3,
           .top_k = top_k,
           .num_experts = static_cast<std::uint32_t>(num_experts)};

@@ -3,7 +3,7 @@
 #include <moetap/reader.h>
 #include <moetap/readers.h>
 #include <moetap/segment.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <gtest/gtest.h>
 

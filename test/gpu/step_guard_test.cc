@@ -87,11 +87,11 @@ TEST_F(StepGuardTest, MayPublishAgain) {
 TEST_F(StepGuardTest, OnlyClosesAStepOfWhichNothingIsWanted) {
   const std::span<const TokenRange> none;
   for (const Step step : {1, 2}) {
-    transport->recording = step == 2;  // and so it cannot be
+    stream.recording = step == 2;  // and so it cannot be
     const StepGuard open(*capturer, {.step = step, .num_tokens = 4, .wanted = none}, stream);
   }
   EXPECT_TRUE(transport->given_up.empty());
-  EXPECT_EQ(transport->skipped, 1);
+  EXPECT_EQ(stream.ended, 1);
   EXPECT_NO_THROW(capturer->begin_step({.step = 3, .num_tokens = 4}, stream));
 }
 

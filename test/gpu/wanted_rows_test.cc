@@ -4,7 +4,7 @@
 #include <moetap/reader.h>
 #include <moetap/readers.h>
 #include <moetap/step_record.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ enum class Kind { shm, device, per_request };
 class WantedRowsOn : public WantedRows,
                      public ::testing::WithParamInterface<std::tuple<Kind, DeviceMaker>> {
  protected:
-  std::unique_ptr<CaptureTransport> transport(Device& on) const {
+  std::unique_ptr<Transport> transport(Device& on) const {
     switch (std::get<Kind>(GetParam())) {
       case Kind::shm:
         return make_shm_transport(on, endpoint);
@@ -265,7 +265,7 @@ TEST_P(DelayedWantedRows, TheirListStaysAsItIsUntilItWasRead) {  // H13, H14, H1
   auto worker = make_device_transport(device, endpoint, {.staging_depth = staging_depth});
   Stream& copies = device.last_stream();
   Engine engine(device, scenario, std::move(worker), {});
-  Stream& compute = device.last_stream();
+  Stream& compute = engine.stream();
   Reader reader(make_device_reader(endpoint));
 
   seeded.hold(held == Held::compute ? compute : copies, true);

@@ -2,7 +2,7 @@
 // then stays until its standard input ends.
 #include <moetap/capturer.h>
 #include <moetap/host_device.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <cstdint>
 #include <cstdio>

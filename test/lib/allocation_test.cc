@@ -6,7 +6,7 @@
 #include <moetap/lease.h>
 #include <moetap/ledger.h>
 #include <moetap/readers.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 #include "test/ranks/rank.h"
 
 #include <moetap/topk_ids.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,7 +14,7 @@
 namespace moetap::test {
 namespace {
 
-std::unique_ptr<CaptureTransport> make_transport(const Plan& plan, const Topology& topology,
+std::unique_ptr<Transport> make_transport(const Plan& plan, const Topology& topology,
                                                  Device& device) {
   const Endpoint endpoint = endpoint_of(plan.engine(), topology);
   if (!topology.publishes()) return make_capture_only_transport(device, endpoint);

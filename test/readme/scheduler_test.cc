@@ -2,7 +2,7 @@
 #include <moetap/capturer.h>
 #include <moetap/host_device.h>
 #include <moetap/slots.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 namespace moetap::simulation {
 namespace {
 
-std::unique_ptr<CaptureTransport> make_transport(SeededDevice& device,
+std::unique_ptr<Transport> make_transport(SeededDevice& device,
                                                  const StageOptions& options) {
   if (options.shm) return make_shm_transport(device, options.endpoint);
   const DeviceTransportOptions transport{.staging_depth = options.staging_depth,

@@ -6,7 +6,7 @@
 #include <moetap/endpoint.h>
 #include <moetap/host_device.h>
 #include <moetap/topk_ids.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <deque>
 #include <memory>

@@ -1,7 +1,8 @@
+#include <moetap/capturer.h>
 #include <moetap/device.h>
 #include <moetap/host_device.h>
 #include <moetap/step_record.h>
-#include <moetap/transports.h>
+#include <moetap/transport.h>
 
 #include <gtest/gtest.h>
 
@@ -79,14 +80,14 @@ TEST_P(PlanOfWeights, IsWhatWorkersTake) {
   };
   {
     CountingDevice counted;
-    const auto worker = make_shm_transport(counted, endpoint);
+    const Capturer worker(make_shm_transport(counted, endpoint));
     EXPECT_EQ(shm["shared_bytes"], size_of(buffer_name(endpoint)));
     EXPECT_EQ(shm["device_bytes"], counted.device);
     EXPECT_EQ(shm["pinned_bytes"], counted.pinned);
   }
   {
     CountingDevice counted;
-    const auto worker = make_device_transport(counted, endpoint, {.staging_depth = 3});
+    const Capturer worker(make_device_transport(counted, endpoint, {.staging_depth = 3}));
     EXPECT_EQ(device["shared_bytes"], size_of(ring_name(endpoint)));
     EXPECT_EQ(device["device_bytes"], counted.device);
     EXPECT_EQ(device["pinned_bytes"], counted.pinned);

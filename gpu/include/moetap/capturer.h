@@ -14,6 +14,11 @@
 
 namespace moetap {
 
+struct RouteSink;    // of a router that captures its own picks: <moetap/route_sink.h>
+class Stream;        // a device's queue of ordered work: <moetap/device.h>
+class DeviceCache;   // the routes of the open step
+class WantedTokens;  // of the open step
+
 struct CapturerOptions {
   int dp_rank = 0;
   int dp_size = 1;
@@ -40,7 +45,8 @@ struct CapturerOptions {
 // Everything is ordered by the streams that are passed in; use one stream for a whole step.
 class Capturer {
  public:
-  explicit Capturer(std::unique_ptr<CaptureTransport> transport, CapturerOptions options = {});
+  // OwnedError if this process captures the endpoint's model already (H12).
+  explicit Capturer(std::unique_ptr<Transport> transport, CapturerOptions options = {});
   ~Capturer();
   Capturer(const Capturer&) = delete;
   Capturer& operator=(const Capturer&) = delete;
@@ -48,12 +54,11 @@ class Capturer {
   // The process-wide one; these three may be called from any thread. create() twice is a
   // StateError, so is instance() before create(); destroy() of none does nothing. Call
   // destroy() while the transport's device still lives: nothing is destroyed at exit.
-  static Capturer& create(std::unique_ptr<CaptureTransport> transport,
-                          CapturerOptions options = {});
+  static Capturer& create(std::unique_ptr<Transport> transport, CapturerOptions options = {});
   static Capturer& instance();
   static void destroy();
 
-  const ModelShape& shape() const { return transport_->shape(); }
+  const ModelShape& shape() const { return transport_->endpoint().shape; }
 
   // Makes a model layer a source of routes. RangeError if the shape has no such MoE layer,
   // StateError if it is bound already.
@@ -88,26 +93,27 @@ class Capturer {
   void route_sink(int model_layer, RouteSink& sink) const;
   // For a fused kernel that writes its picks to memory it is given. Only if topk_ids would be this
   // rank's rows (RankLayout::local), ids fit int16 and the shape has no weights, which nobody could
-  // tell from older ones: else an ArgumentError. See DeviceCache.
+  // tell from older ones: else an ArgumentError. Tokens whose rows it does not write have a missing
+  // route; if it writes none, the layer was not captured. Nothing else may capture the layer then.
   RouteOutput route_output(int model_layer) const;
 
   bool bound(int model_layer) const;
   const CapturerOptions& options() const { return options_; }
 
-  // Closes the step; see CaptureTransport::publish. An exception (a time limit) leaves it open,
+  // Closes the step; see Transport::deliver. An exception (a time limit) leaves it open,
   // since its rows would stay unaccounted for: publish it again, or give it up. A step of which
   // nothing is wanted is only closed; slot_mapping may be null.
   void publish(const Slot* slot_mapping, Stream& stream);
 
-  // Closes the step without its rows, see CaptureTransport::give_up; does nothing if none is open.
+  // Closes the step without its rows, see Transport::give_up; does nothing if none is open.
   void give_up(const Slot* slot_mapping, Stream& stream) noexcept;
 
-  // Steps that failed or were given up; see CaptureTransport::take_failures.
+  // Steps that failed or were given up; see Transport::take_failures.
   std::vector<StepFailed> take_failures() { return transport_->take_failures(); }
   std::uint64_t num_failed() const { return transport_->num_failed(); }
 
   void finalize(Step step, Milliseconds limit) { transport_->finalize(step, limit); }
-  // See CaptureTransport.
+  // See Transport.
   DroppedSteps dropped() const { return transport_->dropped(); }
   void end_request(std::uint64_t request, RequestEnd how) { transport_->end_request(request, how); }
 
@@ -119,8 +125,11 @@ class Capturer {
   void require_ready(const char* call) const;
   void check_topk_ids(int model_layer, const TopkIds& topk_ids) const;
   void check_rows(int model_layer, std::int64_t rows) const;
+  void deliver(const Slot* slot_mapping, Stream& stream);
 
-  std::unique_ptr<CaptureTransport> transport_;
+  std::unique_ptr<DeviceCache> cache_;  // goes last: what the transport has queued may read it
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<WantedTokens> wanted_;
   CapturerOptions options_;
   std::vector<bool> bound_;  // by layer index
   int num_bound_ = 0;

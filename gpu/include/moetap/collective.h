@@ -72,7 +72,6 @@ class PartGather {
 
  private:
   void check(const TopkIds& part, std::span<const std::int64_t> part_tokens) const;
-  void check_weights(const TopkWeights& weights, std::int64_t rows) const;
   void pack(const TopkIds& part, std::int64_t rows, Stream& stream);
 
   Collective& ranks_;

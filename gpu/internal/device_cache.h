@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,20 +39,35 @@ class DeviceCache {
   const ModelShape& shape() const { return shape_; }
   std::int64_t max_tokens() const { return max_tokens_; }
 
-  // See CaptureTransport. Work queued here and graphs that hold captures use the cache's memory:
-  // it must be done before the cache is destroyed. A step waits on its stream for what the step
-  // before queued on its own, which may be another one.
+  // Work queued here and graphs that hold captures use the cache's memory: it must be done before
+  // the cache is destroyed.
+
+  // Compares all picks of a row from now on, also on a host: CapturerOptions::compare_all_picks.
   void compare_all_picks();
+
+  // Puts the step's number, token count and first row of topk_ids (`dp_row`: where this rank's rows
+  // start in a concatenated layout) into device memory, in order on `stream` and after all that the
+  // step before queued on its own, which may be another one.
   void begin_step(Step step, std::int64_t num_tokens, std::int64_t dp_row, Stream& stream);
+  // Of the step that was begun last.
+  Step step() const { return step_; }
+  std::int64_t num_tokens() const { return num_tokens_; }
+
+  // Queues the copy of one layer's picks into the cache. `layer` is an index into the row.
+  // `first_row` >= 0 is fixed now (and so frozen in a graph); kRowFromStep reads begin_step's
+  // `dp_row` from device memory when the copy runs. Allowed while `stream` records a graph.
+  // ArgumentError for picks that kernels cannot read, or that are not of the shape.
+  static constexpr std::int64_t kRowFromStep = -1;
   void capture(int layer, const TopkIds& topk_ids, std::int64_t first_row, Stream& stream);
 
-  // For a kernel that captures this layer itself: what stands for a capture() of it. Rows from
-  // end_row on are not this rank's, however many the kernel has; `shared_columns` picks behind the
-  // first top_k are dropped. A pick that the kernel does not put is a missing route: from the next
-  // begin_step() on the layer's ids are cleared; steps before that are not touched. StateError if
-  // the layer's routes are a foreign kernel's output, or if the first sink comes in an open step,
-  // behind a capture() of the layer. ArgumentError for models of over 65,535 experts, where each id
-  // is one.
+  // For a kernel that captures this layer itself: what stands for a capture() of it. Its rows of
+  // topk_ids are this rank's from first_row on; those from end_row on are not, however many the
+  // kernel has; `shared_columns` picks behind the first top_k are dropped. A pick that the kernel
+  // does not put is a missing route: from the next begin_step() on the layer's ids are cleared;
+  // steps before that are not touched. StateError if the layer's routes are a foreign kernel's
+  // output, or if the first sink comes in an open step, behind a capture() of the layer.
+  // ArgumentError for models of over 65,535 experts, where each id is one.
+  static constexpr std::int64_t kAllRows = std::numeric_limits<std::int64_t>::max();
   RouteSink sink(int layer, std::int64_t first_row, std::int64_t end_row, int shared_columns = 0);
 
   // This layer's part of the cache, for a foreign kernel to write the picks of this rank's tokens
@@ -69,7 +85,7 @@ class DeviceCache {
   void snapshot(const Slot* slot_mapping, std::int64_t num_rows, std::int64_t num_slots,
                 std::byte* record, Stream& stream, const std::uint32_t* tokens = nullptr);
 
-  // For a step that ends without one.
+  // What is queued on `stream` until now was the step's.
   void end_step(Stream& stream);
   // As end_step(), also where the stream takes no work: it records a graph, or the device is
   // broken.
@@ -129,7 +145,8 @@ class DeviceCache {
   bool writers_changed_ = false;      // since it was told
   std::vector<bool> copied_;          // [layer]: whether capture() has written it
   bool open_ = false;                 // a step, whose layers were cleared if they had to be
-  std::int64_t num_tokens_ = 0;       // of the open step
+  Step step_ = 0;
+  std::int64_t num_tokens_ = 0;
 };
 
 }  // namespace moetap
