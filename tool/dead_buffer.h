@@ -11,10 +11,8 @@
 
 namespace moetap::tool {
 
-// Its rows and their states: schedulers may live on, and put rows there. Under the buffer's lock,
-// for as long as its file is there; a row that changes meanwhile is missing. MismatchError;
-// TimeoutError if the lock is not free within the endpoint's limit, or if the buffer has an owner
-// by then.
+// Its rows and their states, under the buffer's lock: schedulers may live on, and put rows there.
+// MismatchError; TimeoutError if the lock is not free within the endpoint's limit.
 void read_dead(const SegmentFile& file, const Endpoint& endpoint, std::span<const Slot> slots,
                StepWindow window, Routes& routes);
 

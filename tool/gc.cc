@@ -15,10 +15,10 @@ namespace moetap::tool {
 ExitStatus gc_command(const GcOptions& options) {
   std::exception_ptr refused;
   // What the system does not let go of keeps nothing else from being removed.
-  const auto may_remove = [&](auto&& remove) {
+  const auto may_remove = [&](const std::string& name) {
     if (options.dry_run) return true;
     try {
-      return remove();
+      return reclaim(name);
     } catch (const SystemError&) {
       if (!refused) refused = std::current_exception();
       return false;
@@ -30,25 +30,16 @@ ExitStatus gc_command(const GcOptions& options) {
   for (const SegmentInfo& segment : select_segments({})) {
     if (segment.owner != SegmentInfo::Owner::dead) continue;
     // A worker may have taken it over meanwhile.
-    if (!may_remove([&] { return reclaim(segment.name); })) continue;
+    if (!may_remove(segment.name)) continue;
     removed.push_back({{"name", printable(segment.name)}, {"bytes", segment.bytes}});
     bytes += segment.bytes;
     text += fmt::format("{} {}, {}\n", options.dry_run ? "would remove" : "removed",
                         printable(segment.name), human_bytes(segment.bytes));
   }
-  auto lock_files = nlohmann::json::array();
-  for (const auto& path : find_lone_lock_files()) {
-    if (!may_remove([&] { return reclaim_lock_file(path); })) continue;
-    lock_files.push_back(printable(path.string()));
-    text += fmt::format("{} {}, which no segment has\n",
-                        options.dry_run ? "would remove" : "removed", printable(path.string()));
-  }
   text += fmt::format("{} {} of {}\n", removed.size(), removed.size() == 1 ? "segment" : "segments",
                       human_bytes(bytes));
-  const nlohmann::json json = {{"dry_run", options.dry_run},
-                               {"removed", removed},
-                               {"lock_files", lock_files},
-                               {"bytes", bytes}};
+  const nlohmann::json json = {
+      {"dry_run", options.dry_run}, {"removed", removed}, {"bytes", bytes}};
   print(options.json ? json.dump() + '\n' : text);
   if (refused) std::rethrow_exception(refused);
   return kDone;

@@ -1,7 +1,6 @@
 #include "tool/inspection.h"
 
 #include <moetap/error.h>
-#include <moetap/file_lock.h>
 
 #include <fmt/format.h>
 
@@ -10,7 +9,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
-#include <system_error>
 
 #include "ipc/internal/names.h"
 #include "ipc/internal/native_layout.h"
@@ -92,19 +90,12 @@ std::optional<std::pair<Step, std::string>> failed_step(const SegmentFile& file,
 
 // The kernel lists no holder that this PID namespace has no number for: who may have the lock then
 // knows that nobody had. For a moment only, so that who wants it meanwhile polls once more.
-void inspect_lock(Inspection& found) {
+void inspect_lock(FileLock lock, Inspection& found) {
   constexpr int kTries = 10;  // one that is listed a moment later
-  if (found.segment.lock_file.empty()) return;
-  try {
-    FileLock lock(found.segment.lock_file, FileLock::Open::existing);
-    for (int tries = 0; tries < kTries; ++tries) {
-      found.lock_holder = lock.holder();
-      found.lock_held = found.lock_holder != 0 || !lock.try_lock();
-      if (found.lock_holder != 0 || !found.lock_held) return;
-    }
-  } catch (const MismatchError&) {  // its worker has just removed it, or nobody made it
-  } catch (const SystemError& error) {
-    if (error.code() != std::errc::no_such_file_or_directory) throw;
+  for (int tries = 0; tries < kTries && found.lock_holder == 0; ++tries) {
+    found.lock_holder = lock.holder();
+    found.lock_held = found.lock_holder != 0 || !lock.try_lock();
+    if (!found.lock_held) return lock.unlock();
   }
 }
 
@@ -118,7 +109,7 @@ void inspect_buffer(const SegmentFile& file, Inspection& found) {
     if (failed) found.failed_steps.push_back(std::move(*failed));
   }
   std::ranges::sort(found.failed_steps);
-  inspect_lock(found);
+  inspect_lock(file.lock(), found);
 }
 
 std::uint64_t committed_now(const SegmentFile& file) {

@@ -68,9 +68,8 @@ constexpr const char* kDump =
     R"(Writes rows of a slot buffer to a NumPy file of shape (slots, layers, top_k): of the MoE layers,
 or with --hidden-layers of all of the model's, whose dense ones hold -1. The state of
 each goes to FILE.states.npy (uint8: 0 present, 1 missing, 2 stale, 3 clobbered), and weights, if rows
-hold some, to FILE.weights.npy. They are read under the shared lock, a dead worker's too, for as long
-as its lock file is there: its schedulers may still put rows; one that changes while it is read
-is missing. Unless --missing is given, nothing is written if any row is not present. All files have
+hold some, to FILE.weights.npy. They are read under the shared lock, a dead worker's too, since its
+schedulers may still put rows. Unless --missing is given, nothing is written if any row is not present. All files have
 mode 0600 and are written beside their names and then moved there, over earlier ones. An earlier
 FILE goes first and FILE comes last, so that whenever it is there it is whole, with the states and
 weights of its own rows. After an error or SIGHUP, SIGINT or SIGTERM nothing of them is left; after
@@ -86,12 +85,10 @@ that the library allocates by. The ring of the `device` transport is pinned and 
 counts as both. A per-request host cache grows with the running requests and is not in it.)";
 
 constexpr const char* kGc =
-    R"(Removes segments (and their lock files) of this user's that no living process owns. An owner
-is alive while it holds a lock that the kernel releases at its death, whatever its pid, so that
-workers in other containers are left alone. Wire-compatible buffers are never removed: a vLLM
-process, which holds no such lock, may be using one. Lock files whose segment somebody removed by
-hand go too, from $XDG_RUNTIME_DIR and the temporary directory as they are set now. Workers do the
-same when they start.)";
+    R"(Removes segments of this user's that no living process owns. An owner is alive while it has a
+claim that the kernel releases at its death, whatever its pid, so that workers in other containers
+are left alone. Wire-compatible buffers are never removed: a vLLM process, which has no such claim,
+may be using one. Workers do the same when they start.)";
 
 constexpr std::int64_t kAnyNumber = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kHour = 3'600'000;

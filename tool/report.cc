@@ -73,7 +73,6 @@ nlohmann::json to_json(const Inspection& found) {
                  {"last_dropped_step", found.dropped.last}});
   } else {
     json.update({{"rows_present", found.rows_present},
-                 {"lock_file", printable(segment.lock_file.string())},
                  {"lock_held", found.lock_held},
                  {"lock_holder", found.lock_holder},
                  {"failed_steps", failed_steps(found)}});

@@ -15,6 +15,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "ipc/internal/file_lock.h"
+
 namespace moetap::tool {
 
 class SegmentFile {
@@ -34,6 +36,7 @@ class SegmentFile {
   Size size() const;
 
   pid_t owner_pid() const;  // of its living owner; 0 if there is none
+  FileLock lock() const { return {fd_, "/dev/shm" + name_}; }  // of a native buffer
 
   // MismatchError if it ends before that.
   void read(std::size_t offset, std::span<std::byte> to) const;

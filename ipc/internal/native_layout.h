@@ -2,7 +2,7 @@
 #pragma once
 
 #include <moetap/endpoint.h>
-#include <moetap/file_lock.h>
+#include <moetap/segment.h>
 #include <moetap/types.h>
 #include <moetap/wait.h>
 
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string>
 
+#include "ipc/internal/file_lock.h"
 #include "ipc/segment/control.h"
 #include "ipc/table/lock_times.h"
 #include "ipc/table/slot_buffer.h"
@@ -18,7 +19,7 @@
 namespace moetap {
 
 inline constexpr std::uint64_t kShmMagic = 0x6d6f'6574'6170'5348;  // "moetapSH"
-inline constexpr std::uint32_t kShmVersion = 6;
+inline constexpr std::uint32_t kShmVersion = 7;
 
 // Why a step has no rows. `step` is 0 while the entry is empty or being written.
 struct FailedStep {
@@ -28,11 +29,6 @@ struct FailedStep {
 
 struct alignas(64) ShmControl {
   ControlHead head;
-
-  // The buffer's lock. The environment may differ between the processes, so the reader takes the
-  // path from here; so may the file system (containers), so it checks that it found the same file.
-  FileLock::File lock_file;
-  char lock_path[1024] = {};
 
   // The latest failed steps, written under the lock before num_failed counts them: number n has its
   // place at n % kFailures, and without a reason at n % kFailedSteps. Those of steps up to
@@ -54,6 +50,11 @@ struct alignas(64) ShmControl {
 
   LongestTimes lock_times;
 };
+
+// That of the buffer, which is on its own file.
+inline FileLock lock_of(const Segment& buffer) {
+  return {buffer.descriptor(), "/dev/shm" + buffer.name()};
+}
 
 inline std::size_t native_bytes(const Endpoint& endpoint) {
   return sizeof(ShmControl) + SlotBuffer::bytes(endpoint.num_slots, endpoint.shape.row_bytes());

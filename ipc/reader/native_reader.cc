@@ -1,24 +1,18 @@
 #include <moetap/error.h>
-#include <moetap/file_lock.h>
 #include <moetap/segment.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
-#include <filesystem>
 #include <string>
 #include <thread>
-#include <utility>
 
 #include "ipc/internal/names.h"
 #include "ipc/internal/native_layout.h"
 #include "ipc/internal/shm_ends.h"
-#include "ipc/internal/stored_lock.h"
 #include "ipc/ring/step_outcomes.h"
 #include "ipc/system/fork_guard.h"
-#include "ipc/system/private_copy.h"
 #include "lib/internal/injection.h"
 
 namespace moetap {
@@ -28,62 +22,21 @@ using Clock = std::chrono::steady_clock;
 
 // How often a waiting reader looks whether the worker lives.
 constexpr std::chrono::milliseconds kLook{20};
-// Who takes a dead worker's name removes its lock file before its segment, and in between looks
-// like that segment's owner. Nobody needs longer for that.
-constexpr std::chrono::milliseconds kTakeOver{1000};
-
-struct Worker {
-  Segment segment;
-  FileLock lock;
-};
-
-const ShmControl& control_of(const Segment& segment) {
-  return *reinterpret_cast<const ShmControl*>(segment.bytes().data());
-}
-
-FileLock open_lock(const Segment& segment) {
-  char stored[sizeof(ShmControl::lock_path)];
-  private_copy<char>(control_of(segment).lock_path, stored);
-  const std::filesystem::path path = stored_lock_path(segment.name(), stored);
-  if (auto lock = open_lock_file(path, control_of(segment).lock_file)) return std::move(*lock);
-  throw MismatchError(
-      fmt::format("lock file {} is not the one that the worker, process {}, locks: let both "
-                  "processes see one directory there (XDG_RUNTIME_DIR or TMPDIR; containers: a "
-                  "shared mount), and let nobody remove the file",
-                  path.string(), segment.owner_pid()));
-}
-
-Worker find_worker(Endpoint endpoint) {
-  const auto deadline = deadline_after(endpoint.limit);
-  auto give_up = Clock::time_point::max();  // on what looks like a living worker's
-  for (;;) {
-    Segment segment =
-        attach(buffer_name(endpoint), native_bytes(endpoint), endpoint, kShmMagic, kShmVersion);
-    MOETAP_POINT("attach opened");
-    try {
-      FileLock lock = open_lock(segment);
-      MOETAP_POINT("attach locked");
-      return {std::move(segment), std::move(lock)};
-    } catch (const std::exception&) {
-      // A worker's lock file goes when it does; the next worker has one of its own.
-      const auto now = Clock::now();
-      if (!segment.owner_alive()) {
-        give_up = Clock::time_point::max();
-      } else if (now >= give_up) {
-        throw;
-      } else {
-        give_up = std::min({give_up, deadline, now + kTakeOver});
-      }
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    endpoint.limit =
-        std::max(Milliseconds(0), std::chrono::ceil<Milliseconds>(deadline - Clock::now()));
-  }
-}
 
 class NativeReader : public SlotReadTransport {
  public:
-  explicit NativeReader(const Endpoint& endpoint) : NativeReader(endpoint, find_worker(endpoint)) {}
+  explicit NativeReader(const Endpoint& endpoint)
+      : shape_(endpoint.shape),
+        limit_(endpoint.limit),
+        segment_(attach(buffer_name(endpoint), native_bytes(endpoint), endpoint, kShmMagic,
+                        kShmVersion)),
+        worker_(segment_.owner_pid()),
+        control_(reinterpret_cast<ShmControl*>(segment_.bytes().data())),
+        lock_(lock_of(segment_)),
+        buffer_(segment_.bytes().subspan(sizeof(ShmControl)), endpoint.num_slots,
+                shape_.row_bytes(), 0) {
+    MOETAP_POINT("attach opened");
+  }
 
   const ModelShape& shape() const override { return shape_; }
   std::int64_t num_slots() const override { return buffer_.limits().num_slots; }
@@ -125,9 +78,9 @@ class NativeReader : public SlotReadTransport {
       const TimedHold held(control_->lock_times.readers,
                            [this] { return lock_shared_within(lock_, limit_); });
       MOETAP_POINT("read locked");
-      buffer_.copy_out(slots.subspan(first, n),
-                       windows.size() == 1 ? windows : windows.subspan(first, n),
-                       rows.subspan(first * row_bytes, n * row_bytes), states.subspan(first, n));
+      buffer_.gather(slots.subspan(first, n),
+                     windows.size() == 1 ? windows : windows.subspan(first, n),
+                     rows.subspan(first * row_bytes, n * row_bytes), states.subspan(first, n));
     }
   }
 
@@ -159,16 +112,6 @@ class NativeReader : public SlotReadTransport {
   }
 
  private:
-  NativeReader(const Endpoint& endpoint, Worker worker)
-      : shape_(endpoint.shape),
-        limit_(endpoint.limit),
-        segment_(std::move(worker.segment)),
-        worker_(segment_.owner_pid()),
-        control_(reinterpret_cast<ShmControl*>(segment_.bytes().data())),
-        lock_(std::move(worker.lock)),
-        buffer_(segment_.bytes().subspan(sizeof(ShmControl)), endpoint.num_slots,
-                shape_.row_bytes(), 0) {}
-
   // flock is not fair: a reader that takes the lock again at once would keep out a writer that
   // polls for it.
   void let_writer_go_first() {

@@ -1,5 +1,4 @@
 #include <moetap/error.h>
-#include <moetap/file_lock.h>
 #include <moetap/picks.h>
 #include <moetap/segment.h>
 #include <moetap/wait.h>
@@ -20,6 +19,7 @@
 #include "ipc/internal/wire_layout.h"
 #include "ipc/system/fork_guard.h"
 #include "ipc/system/private_copy.h"
+#include "ipc/table/wire_lock.h"
 #include "lib/internal/injection.h"
 
 namespace moetap {
@@ -75,7 +75,7 @@ class WireReader : public SlotReadTransport {
         num_slots_(endpoint.num_slots),
         limit_(endpoint.limit),
         segment_(attach_wire(endpoint)),
-        lock_(lock_path(endpoint)),
+        lock_(endpoint),
         ids_(reinterpret_cast<WireId*>(segment_.bytes().data())),
         row_(rows_.row_ids()) {
     MOETAP_POINT("attach locked");
@@ -171,7 +171,7 @@ class WireReader : public SlotReadTransport {
   Milliseconds limit_;
   Segment segment_;
   Maker maker_;
-  FileLock lock_;
+  WireLock lock_;
   WireId* ids_;
   std::vector<WireId> row_;
 };

@@ -23,13 +23,9 @@ bool leads_to(const std::string& name, int fd);
 // shm_unlink(3); false if the name is gone already. SystemError if the system refuses.
 bool remove_name(const std::string& name);
 
-// Removes the lock file that the native buffer `fd`, of this name, says that it has, if any. Only
-// for who holds the claim on it: so long nobody makes another of that name.
-void remove_lock_file(const std::string& name, int fd);
-
-// reclaim()s every segment of ours, and every lock file without one: where each start has a new
-// instance name, nobody else ever would. One that the system does not let go of is no reason to end
-// here: whoever wants its name is told, and who calls reclaim().
+// reclaim()s every segment of ours: where each start has a new instance name, nobody else ever
+// would. One that the system does not let go of is no reason to end here: whoever wants its name is
+// told, and who calls reclaim().
 void remove_leftovers();
 
 }  // namespace moetap

@@ -34,9 +34,10 @@ namespace bip = boost::interprocess;
 constexpr mode_t kMadeByUs = S_ISVTX;
 constexpr mode_t kMode = kMadeByUs | 0600;
 
-// How long a claim may be nobody's. It has no name while another process removes a leftover, which
-// takes some microseconds; it has a dead process's while a child that this one was just forking has
-// not come to its fork handler, which may take a busy machine some tens of milliseconds.
+// How long a claim may be nobody's. It has no name while another process looks at what it found, or
+// removes it, which takes some microseconds; it has a dead process's while a child that this one
+// was just forking has not come to its fork handler, which may take a busy machine some tens of
+// milliseconds.
 constexpr std::chrono::seconds kNobodys{1};
 
 void check_name(const std::string& name) {
@@ -235,10 +236,11 @@ void reserve(int fd, const std::string& name, std::size_t bytes) {
       name, found, bytes, name));
 }
 
-// OwnedError if a living process has the role.
-void claim(int fd, Role role, const std::string& name, std::string_view who) {
+// With try_claim() or try_claim_unnamed(). OwnedError if a living process has the role.
+void claim(int fd, Role role, const std::string& name, std::string_view who,
+           bool (*try_it)(int, Role, const std::string&)) {
   const auto deadline = std::chrono::steady_clock::now() + kNobodys;
-  while (!try_claim(fd, role, name)) {
+  while (!try_it(fd, role, name)) {
     const pid_t pid = claimant(fd, role);  // 0: it died in between, or has no name
     const bool lives = pid != 0 && (kill(pid, 0) == 0 || errno != ESRCH);
     if (lives || std::chrono::steady_clock::now() >= deadline) throw_owned(name, who, pid);
@@ -274,9 +276,9 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, boo
     const int fd = segment.fd_;
     MOETAP_POINT("create opened");
     check_ours(status_of(fd, name), name);
-    claim(fd, Role::owner, name, "owner");
+    // Unnamed, so that readers do not take a dead owner's segment for one that this process made.
+    claim(fd, Role::owner, name, "owner", try_claim_unnamed);
     if (!leads_to(name, fd)) continue;
-    segment.owner_ = getpid();
     MOETAP_POINT("create claimed");
     const auto status = status_of(fd, name);
     const auto found = static_cast<std::size_t>(status.st_size);
@@ -284,11 +286,12 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, boo
     if (found != 0 && !(adopt && found == bytes)) {
       if (!segment.unlinks_) throw_not_made_by_us(name, found, bytes);
       // A dead owner's. Not used again, since a reader may still have it mapped.
-      remove_lock_file(name, fd);
       MOETAP_POINT("create replaces");
       remove_name(name);
       continue;
     }
+    claim(fd, Role::owner, name, "owner", try_claim);
+    segment.owner_ = getpid();
     require_room(fd, name, bytes);
     if (huge_pages) {
       if (ftruncate(fd, static_cast<off_t>(bytes)) != 0)
@@ -397,7 +400,7 @@ bool Segment::owns_name() const { return is_owner() && leads_to(name_, fd_); }
 pid_t Segment::owner_pid() const { return is_owner() ? owner_ : claimant(fd_, Role::owner); }
 
 void Segment::claim_peer() {
-  claim(fd_, Role::peer, name_, "reader");
+  claim(fd_, Role::peer, name_, "reader", try_claim);
   peer_ = getpid();
 }
 

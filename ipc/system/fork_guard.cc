@@ -38,9 +38,10 @@ void give_own_description(int fd) {
   *std::to_chars(path + 14, path + sizeof path - 1, fd).ptr = '\0';
   int own = open(path, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_CLOEXEC);
   if (own < 0) {
-    // No more descriptors, or no /proc. The number stays taken, since its owner will close it.
+    // No more descriptors, or no /proc. The number stays taken, since its owner will close it, by
+    // what nobody can lock: who cannot have the lock gets an error, and does not go without.
     close(fd);
-    own = open("/dev/null", O_RDWR | O_CLOEXEC);
+    own = open("/", O_PATH | O_CLOEXEC);
   }
   if (own < 0 || own == fd) return;
   dup3(own, fd, O_CLOEXEC);

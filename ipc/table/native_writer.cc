@@ -1,5 +1,4 @@
 #include <moetap/error.h>
-#include <moetap/file_lock.h>
 #include <moetap/segment.h>
 
 #include <fmt/format.h>
@@ -7,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <filesystem>
 #include <new>
 
 #include "ipc/internal/names.h"
@@ -27,19 +25,9 @@ class NativeSink : public ShmSink {
         control_(new (segment_.bytes().data()) ShmControl),
         buffer_(segment_.bytes().subspan(sizeof(ShmControl)), endpoint.num_slots,
                 endpoint.shape.row_bytes(), endpoint.max_tokens),
-        lock_(store(lock_path(endpoint))) {
-    MOETAP_POINT("create lock file");
-    control_->lock_file = lock_.file();
-    MOETAP_POINT("create lock identified");
+        lock_(lock_of(segment_)) {
     control_->head.publish(endpoint, kShmMagic, kShmVersion);
     MOETAP_POINT("create published");
-  }
-
-  // While we own the name nobody else can be about to use a lock file that is called after it.
-  ~NativeSink() override {
-    std::error_code ignored;
-    if (segment_.owns_name()) std::filesystem::remove(lock_.path(), ignored);
-    MOETAP_POINT("close lock file removed");
   }
 
   void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
@@ -67,19 +55,6 @@ class NativeSink : public ShmSink {
   LockTimes lock_times() const override { return control_->lock_times.read(); }
 
  private:
-  // The path, once it is in the control block: whoever finds this process dead then removes the
-  // file, at whatever point it died.
-  const std::filesystem::path& store(const std::filesystem::path& path) const {
-    const std::string text = path.string();
-    if (text.size() >= sizeof control_->lock_path) {
-      throw ArgumentError(fmt::format("lock file {} has a path of {} bytes, at most {} are allowed",
-                                      text, text.size(), sizeof control_->lock_path - 1));
-    }
-    std::ranges::copy(text, control_->lock_path);
-    MOETAP_POINT("create lock named");
-    return path;
-  }
-
   std::unique_lock<FileLock> hold() {
     std::unique_lock<FileLock> held(lock_, std::try_to_lock);
     if (!held) held = wait_for_lock();
@@ -135,7 +110,7 @@ class NativeSink : public ShmSink {
   Segment segment_;
   ShmControl* control_;
   SlotBuffer buffer_;
-  FileLock lock_;  // behind all that may fail: its file goes with the whole of this, or stays
+  FileLock lock_;
 };
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstring>
 
@@ -24,12 +23,8 @@ std::size_t stamp_bytes(std::int64_t num_slots) {
   return (stamps + sizeof(LostSteps) + 63) / 64 * 64;
 }
 
-// Rows whose stamps are looked at, copied and looked at again at once: a buffer of a few KiB.
-constexpr std::size_t kLooked = 512;
-
-// Between a row and its stamp, for who dies in the middle and for who reads without the lock.
+// Between a row and its stamp, for a writer that dies in the middle.
 void order_stores() { std::atomic_thread_fence(std::memory_order_release); }
-void order_loads() { std::atomic_thread_fence(std::memory_order_acquire); }
 
 // Fetches a row into the cache, to be written (kWrite) or read.
 template <int kWrite>
@@ -50,14 +45,6 @@ void copy_present(std::span<const RowState> states, std::size_t row_bytes, const
     from += row_bytes;
     to += row_bytes;
   }
-}
-
-[[noreturn]] void throw_changed(Slot slot) {
-  throw MismatchError(fmt::format(
-      "the row of slot {} was written while it was read, by one who does not have this reader's "
-      "lock: the memory that says where the lock file is was overwritten, or the stamps were; "
-      "restart both ends",
-      slot));
 }
 
 }  // namespace
@@ -201,29 +188,25 @@ RowState SlotBuffer::state_of(Step stamp, StepWindow window) const {
 
 // The stamps and states of all rows first, so that the cache misses of the stamps overlap. Returns
 // whether every row is present.
-template <class Look>
-bool SlotBuffer::look_up(std::span<const StepWindow> windows, std::span<RowState> states,
-                         Look&& look) const {
+bool SlotBuffer::look_up(std::span<const Slot> slots, std::span<const StepWindow> windows,
+                         std::span<RowState> states) const {
   // Nearly always all are, which takes no branch to find.
   const std::size_t stride = windows.size() == 1 ? 0 : 1;
   bool all_present = true;
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    const Step stamp = look(i);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Step stamp = stamp_of(slots[i]);
     const StepWindow& window = windows[i * stride];
     all_present &=
         (stamp != 0) & (stamp != kWriting) & (stamp >= window.first) & (stamp <= window.last);
   }
-  if (all_present && lost_->any()) {
-    for (std::size_t i = 0; i < states.size(); ++i) {
-      all_present &= state_of(look(i), windows[i * stride]) == RowState::present;
-    }
-  }
-  if (all_present) {
+  if (all_present && !lost_->any()) {
     std::ranges::fill(states, RowState::present);
-  } else {
-    for (std::size_t i = 0; i < states.size(); ++i) {
-      states[i] = state_of(look(i), windows[i * stride]);
-    }
+    return true;
+  }
+  all_present = true;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    states[i] = state_of(stamp_of(slots[i]), windows[i * stride]);
+    all_present &= states[i] == RowState::present;
   }
   return all_present;
 }
@@ -231,31 +214,7 @@ bool SlotBuffer::look_up(std::span<const StepWindow> windows, std::span<RowState
 void SlotBuffer::gather(std::span<const Slot> slots, std::span<const StepWindow> windows,
                         std::span<std::byte> rows, std::span<RowState> states) const {
   check_read(limits_, slots, windows.size(), rows.size(), states.size());
-  const auto look = [&](std::size_t i) { return stamp_of(slots[i]); };
-  copy_looked_up(slots, look_up(windows, states, look), states, rows.data());
-}
-
-void SlotBuffer::copy_out(std::span<const Slot> slots, std::span<const StepWindow> windows,
-                          std::span<std::byte> rows, std::span<RowState> states) const {
-  std::array<Step, kLooked> seen;
-  for (std::size_t first = 0; first < slots.size(); first += kLooked) {
-    const std::size_t n = std::min(kLooked, slots.size() - first);
-    const auto some = slots.subspan(first, n);
-    const auto look = [&](std::size_t i) { return seen[i] = stamp_of(some[i]); };
-    const bool all_present = look_up(windows.size() == 1 ? windows : windows.subspan(first, n),
-                                     states.subspan(first, n), look);
-    MOETAP_POINT("read looked");
-    order_loads();
-    copy_looked_up(some, all_present, states.subspan(first, n),
-                   rows.data() + first * limits_.row_bytes);
-    MOETAP_POINT("read copied");
-    order_loads();
-    require_unchanged(some, seen);
-  }
-}
-
-void SlotBuffer::copy_looked_up(std::span<const Slot> slots, bool all_present,
-                                std::span<const RowState> states, std::byte* to) const {
+  const bool all_present = look_up(slots, windows, states);
   const std::size_t row_bytes = limits_.row_bytes;
   for (std::size_t i = 0; i < slots.size();) {
     const std::size_t run = run_length(slots.subspan(i));
@@ -265,26 +224,14 @@ void SlotBuffer::copy_looked_up(std::span<const Slot> slots, bool all_present,
     } else if (i + run + kAhead <= slots.size()) {
       prefetch_row<0>(row(slots[i + run + kAhead - 1]), row_bytes);
     }
+    std::byte* to = rows.data() + i * row_bytes;
     if (all_present) {
-      std::memcpy(to + i * row_bytes, row(slots[i]), run * row_bytes);
+      std::memcpy(to, row(slots[i]), run * row_bytes);
     } else {
-      copy_present(states.subspan(i, run), row_bytes, row(slots[i]), to + i * row_bytes);
+      copy_present(states.subspan(i, run), row_bytes, row(slots[i]), to);
     }
     i += run;
   }
-}
-
-// Under the buffer's lock no stamp can change. Under another one, a row whose stamp is the same
-// before and behind its copy is whole all the same.
-void SlotBuffer::require_unchanged(std::span<const Slot> slots, std::span<const Step> seen) const {
-  Step difference = 0;
-  for (std::size_t i = 0; i < slots.size(); ++i) difference |= stamp_of(slots[i]) ^ seen[i];
-  if (difference == 0) return;
-  const auto changed = [&, i = std::size_t{0}](Slot slot) mutable {
-    return stamp_of(slot) != seen[i++];
-  };
-  const auto found = std::ranges::find_if(slots, changed);
-  throw_changed(found == slots.end() ? slots.back() : *found);
 }
 
 void SlotBuffer::stamps(std::span<const Slot> slots, std::span<Step> written) const {

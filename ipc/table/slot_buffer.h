@@ -55,7 +55,7 @@ class SlotBuffer {
   // See SlotReadTransport::stamps.
   void stamps(std::span<const Slot> slots, std::span<Step> written) const;
 
-  // See SlotReadTransport::lend, as copy_out().
+  // See SlotReadTransport::lend, for callers that have called check_read().
   void point_at(std::span<const Slot> slots, std::span<const StepWindow> windows,
                 std::span<const std::byte*> rows, std::span<RowState> states) const;
 
@@ -67,25 +67,16 @@ class SlotBuffer {
   // exists and comes once: else a step has other slots than these, and nobody knows which.
   bool invalidate(std::span<const Slot> slots);
 
-  // See SlotReadTransport::read. Of memory that nobody else writes.
+  // See SlotReadTransport::read.
   void gather(std::span<const Slot> slots, std::span<const StepWindow> windows,
               std::span<std::byte> rows, std::span<RowState> states) const;
-
-  // gather() of shared memory, for who has called check_read(): a worker may have another lock than
-  // this reader, and so write meanwhile. MismatchError for a row whose stamp changed while it was
-  // copied; what comes out as present is whole.
-  void copy_out(std::span<const Slot> slots, std::span<const StepWindow> windows,
-                std::span<std::byte> rows, std::span<RowState> states) const;
 
  private:
   void mark(std::span<const Slot> slots);
   void copy_rows(std::span<const Slot> slots, const std::byte* rows);
   RowState state_of(Step stamp, StepWindow window) const;
-  template <class Look>
-  bool look_up(std::span<const StepWindow> windows, std::span<RowState> states, Look&& look) const;
-  void copy_looked_up(std::span<const Slot> slots, bool all_present,
-                      std::span<const RowState> states, std::byte* to) const;
-  void require_unchanged(std::span<const Slot> slots, std::span<const Step> seen) const;
+  bool look_up(std::span<const Slot> slots, std::span<const StepWindow> windows,
+               std::span<RowState> states) const;
   Step stamp_of(Slot slot) const {
     return std::atomic_ref(stamps_[slot]).load(std::memory_order_relaxed);
   }

@@ -1,4 +1,3 @@
-#include <moetap/file_lock.h>
 #include <moetap/segment.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "ipc/internal/system_limits.h"
 #include "ipc/internal/wire_layout.h"
 #include "ipc/table/lock_times.h"
+#include "ipc/table/wire_lock.h"
 #include "lib/internal/injection.h"
 
 namespace moetap {
@@ -17,7 +17,7 @@ namespace {
 
 // Either end may be the one that makes the buffer, and a vLLM process owns nothing: under the lock,
 // one of the right size is kept whoever made it, else it is made anew.
-Segment create_or_attach(const Endpoint& endpoint, FileLock& lock) {
+Segment create_or_attach(const Endpoint& endpoint, WireLock& lock) {
   MOETAP_POINT("create lock file");
   const auto held = lock_within(lock, endpoint.limit);
   MOETAP_POINT("create locked");
@@ -32,7 +32,7 @@ class WireSink : public ShmSink {
         num_slots_(endpoint.num_slots),
         max_tokens_(endpoint.max_tokens),
         limit_(endpoint.limit),
-        lock_(lock_path(endpoint)),
+        lock_(endpoint),
         segment_(create_or_attach(endpoint, lock_)),
         ids_(reinterpret_cast<WireId*>(segment_.bytes().data())),
         seen_(
@@ -105,7 +105,7 @@ class WireSink : public ShmSink {
   std::int64_t num_slots_;
   std::int64_t max_tokens_;
   Milliseconds limit_;
-  FileLock lock_;
+  WireLock lock_;
   Segment segment_;
   WireId* ids_;
   std::vector<bool> seen_;

@@ -1,7 +1,5 @@
 // Many readers and two workers for a while, then with readers that stall: no row is torn, and what
 // that costs the workers (H24). MOETAP_LOAD_SECONDS makes it longer (`./dev soak load`).
-#include <moetap/file_lock.h>
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -14,11 +12,10 @@
 #include <deque>
 #include <string>
 
-#include "ipc/internal/names.h"
 #include "test/crash/setup.h"
+#include "test/ipc/buffer_lock.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/shared_object.h"
-#include "test/ipc/temporary_directory.h"
 
 namespace moetap::crash {
 namespace {
@@ -113,9 +110,6 @@ class Load : public testing::Test {
   std::uint64_t timeouts() const { return sum(&Shared::timeouts); }
   ChildProcess& reader(int number) { return readers_[static_cast<std::size_t>(number)]; }
 
-  const test::TemporaryDirectory directory_;
-  const test::ScopedVariable tmpdir_{"TMPDIR", directory_.path()};
-  const test::ScopedVariable runtime_{"XDG_RUNTIME_DIR", std::nullopt};
   std::deque<crash::Setup> setups_;
 
  private:
@@ -162,10 +156,8 @@ TEST_F(Load, H24ShmEightReadersTwoWorkersAndAReaderThatStallsWithTheLock) {
   constexpr Milliseconds kLimit{500};
   start(Transport::shm, 4, kLimit);
   const auto hold = [&](Milliseconds time) {
-    std::deque<FileLock> locks;
-    for (const crash::Setup& setup : setups_) {
-      locks.emplace_back(lock_path(setup.endpoint), FileLock::Open::existing).lock_shared();
-    }
+    std::deque<test::BufferLock> locks;
+    for (const crash::Setup& setup : setups_) locks.emplace_back(setup.endpoint).lock_shared();
     pass(time);
   };
   run("shm, 8 readers, 2 workers", seconds(), [] { pass(kShortStall); });

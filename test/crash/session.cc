@@ -219,7 +219,6 @@ class Session {
 
   const test::TemporaryDirectory directory_;
   const test::ScopedVariable tmpdir_{"TMPDIR", directory_.path()};
-  const test::ScopedVariable runtime_{"XDG_RUNTIME_DIR", std::nullopt};
   const Setup setup_;
   const test::SharedObject<Shared> shared_;
   std::uint32_t generation_ = 0;

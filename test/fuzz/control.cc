@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ipc/internal/names.h"
+#include "ipc/table/wire_lock.h"
 #include "test/fuzz/scribble.h"
 
 using namespace moetap;
@@ -31,7 +32,7 @@ class Fuzzed {
   Fuzzed& operator=(const Fuzzed&) = delete;
   // The wire layout's lock file is left for a process at the other end, of which there is none.
   ~Fuzzed() {
-    if (endpoint_.layout == ShmLayout::wire) std::filesystem::remove(lock_path(endpoint_));
+    if (endpoint_.layout == ShmLayout::wire) std::filesystem::remove(wire_lock_path(endpoint_));
   }
 
   void run() {

@@ -1,5 +1,4 @@
 #include <moetap/error.h>
-#include <moetap/file_lock.h>
 #include <moetap/reader.h>
 #include <moetap/readers.h>
 #include <moetap/segment.h>
@@ -15,6 +14,7 @@
 #include "test/gpu/engine.h"
 #include "test/gpu/expect_rows.h"
 #include "test/gpu/scenario.h"
+#include "test/ipc/buffer_lock.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/test_endpoint.h"
 
@@ -32,7 +32,6 @@ class ShmTransportOn : public EndpointTest, public ::testing::WithParamInterface
     endpoint.max_tokens = Scenario::kMaxTokens;
     endpoint.limit = kPatience;
   }
-  ~ShmTransportOn() override { std::filesystem::remove(lock_path(endpoint)); }
 
   std::unique_ptr<Device> device = GetParam()();
 };
@@ -152,7 +151,7 @@ TEST_P(ShmTransportOn, LockThatIsHeldTooLongIsAnErrorThatLosesNothing) {  // H24
   const Scenario scenario(Router{endpoint.shape}, steps);
   Engine engine(*device, scenario, make_shm_transport(*device, endpoint), {});
   Reader reader(make_shm_reader(endpoint));
-  FileLock other(lock_path(endpoint));
+  BufferLock other(endpoint);
   for (const ScenarioStep& step : steps) {  // a good one, one that fails, a good one
     other.lock();
     const std::string held = message_of<TimeoutError>([&] { engine.run(step); });

@@ -1,6 +1,5 @@
 // Opting in: rows that nobody wants cost nothing, and the others lose nothing.
 #include <moetap/error.h>
-#include <moetap/file_lock.h>
 #include <moetap/reader.h>
 #include <moetap/readers.h>
 #include <moetap/step_record.h>
@@ -11,13 +10,13 @@
 #include <string>
 #include <tuple>
 
-#include "ipc/internal/names.h"
 #include "test/gpu/counting_device.h"
 #include "test/gpu/devices.h"
 #include "test/gpu/engine.h"
 #include "test/gpu/expect_rows.h"
 #include "test/gpu/scenario.h"
 #include "test/gpu/watched_device.h"
+#include "test/ipc/buffer_lock.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/test_endpoint.h"
 
@@ -210,7 +209,7 @@ TEST_F(WantedRows, StepThatNobodyWantsWaitsForNoLock) {  // H24
   const Scenario scenario(kRouter, steps_wanting({Ranges{}}));
   const auto device = make_host_device();
   Engine engine(*device, scenario, make_shm_transport(*device, endpoint), {});
-  FileLock other(lock_path(endpoint));
+  BufferLock other(endpoint);
   other.lock();
   engine.run(scenario.steps[0]);
   other.unlock();
@@ -233,7 +232,6 @@ TEST_F(WantedRows, OfTheWireLayoutLeaveTheOthersAsTheyWere) {
     EXPECT_EQ(state, RowState::unverified);
     EXPECT_EQ(row, kRouter.row(steps[1].wants(token) ? 2 : 1, token)) << token;
   }
-  std::filesystem::remove(lock_path(endpoint));
 }
 
 // Which side is delayed, how many staging buffers there are, and the seed.

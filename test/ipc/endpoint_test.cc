@@ -2,15 +2,14 @@
 #include <moetap/error.h>
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
-#include <filesystem>
 #include <functional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "ipc/internal/names.h"
+#include "ipc/table/wire_lock.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/temporary_directory.h"
 #include "test/ipc/test_endpoint.h"
@@ -21,8 +20,6 @@ namespace {
 using test::contains;
 using test::message_of;
 using test::ScopedVariable;
-
-namespace fs = std::filesystem;
 
 void expect_refused(const std::function<void(Endpoint&)>& spoil, const std::string& named) {
   Endpoint endpoint = test::test_endpoint();
@@ -74,31 +71,8 @@ TEST(Names, H22HoldStageAndPart) {
   EXPECT_EQ(ring_name(endpoint), "/moetap_a_0_s2_ring");
   endpoint.part = 3;
   EXPECT_EQ(buffer_name(endpoint), "/moetap_a_0_s2_p3");
-  EXPECT_EQ(lock_path(endpoint).filename(), lock_file_name("moetap_a_0_s2_p3"));
   endpoint.stage = 0;
   EXPECT_EQ(ring_name(endpoint), "/moetap_a_0_p3_ring");
-}
-
-TEST(Names, OfALockFileSaysWhoseItIs) {
-  const auto buffer_of = [](const std::string& file) {
-    return std::string(buffer_of_lock_file(file, lock_suffix()));
-  };
-  const std::string own = lock_file_name("moetap_a_0");
-  EXPECT_EQ(buffer_of(own), "moetap_a_0");
-  EXPECT_EQ(buffer_of(lock_file_name("moetap_a.0-1_0")), "moetap_a.0-1_0");
-  EXPECT_TRUE(may_be_lock_file_of("moetap_a_0", own));
-  std::string strange = own;  // of the /dev/shm of another container or machine
-  char& digit = strange[std::string("moetap_a_0.").size()];
-  digit = digit == '0' ? '1' : '0';
-  EXPECT_EQ(buffer_of(strange), "");
-  EXPECT_TRUE(may_be_lock_file_of("moetap_a_0", strange));
-  for (const std::string& other :
-       {std::string("moetap_a_0.lock"), std::string("moetap_a_0..lock"), std::string("moetap_a_0."),
-        lock_file_name("moetap_a_0.1"), lock_file_name("moetap_a_00"), own + ".lock", own + "x"}) {
-    EXPECT_FALSE(may_be_lock_file_of("moetap_a_0", other)) << other;
-    EXPECT_NE(buffer_of(other), "moetap_a_0") << other;
-  }
-  EXPECT_EQ(buffer_of(lock_file_name("other")), "");
 }
 
 TEST(Names, H22NoInstanceCanPassForAStageOrPartOfAnother) {
@@ -192,65 +166,17 @@ TEST(Endpoint, ATopologyWithTheWireLayoutHasOneOwner) {
   EXPECT_NO_THROW(endpoint_of(engine, rank));
 }
 
-class LockPath : public testing::Test {
- protected:
-  test::TemporaryDirectory directory;
-  ScopedVariable tmpdir{"TMPDIR", directory.path()};
-  ScopedVariable runtime{"XDG_RUNTIME_DIR", std::nullopt};
+TEST(WireLockPath, IsWherePythonsTempfileLooks) {
   Endpoint endpoint = test::test_endpoint();
-
-  std::string native_file() const { return lock_file_name("moetap_" + endpoint.instance + "_0"); }
-  fs::path own_directory() const {
-    return directory.path() / ("moetap-" + std::to_string(geteuid()));
-  }
-};
-
-TEST_F(LockPath, OfTheWireLayoutIsWherePythonsTempfileLooks) {
-  endpoint.layout = ShmLayout::wire;
   endpoint.dp_rank = 3;
   const std::string file = "vllm_routed_experts_" + endpoint.instance + "_3.lock";
-  EXPECT_EQ(lock_path(endpoint), directory.path() / file);
+  const test::TemporaryDirectory first;
+  const ScopedVariable tmpdir("TMPDIR", first.path());
+  EXPECT_EQ(wire_lock_path(endpoint), first.path() / file);
   const test::TemporaryDirectory second;
   const ScopedVariable unset("TMPDIR", "/no/such/directory");
   const ScopedVariable temp("TEMP", second.path());
-  EXPECT_EQ(lock_path(endpoint), second.path() / file);
-}
-
-TEST_F(LockPath, OfTheNativeLayoutIsInTheRuntimeDirectory) {
-  const test::TemporaryDirectory second;
-  const ScopedVariable set("XDG_RUNTIME_DIR", second.path());
-  EXPECT_EQ(lock_path(endpoint), second.path() / native_file());
-}
-
-TEST_F(LockPath, IsInAPrivateDirectoryWhereThereIsNoUsableRuntimeDirectory) {
-  const fs::path expected = own_directory() / native_file();
-  EXPECT_EQ(lock_path(endpoint), expected);
-  struct stat status {};
-  ASSERT_EQ(stat(own_directory().c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0700u);
-  const test::TemporaryDirectory open_to_all;
-  ASSERT_EQ(chmod(open_to_all.path().c_str(), 0777), 0);
-  for (const std::string& unusable :
-       {std::string("/no/such/directory"), std::string("relative"), open_to_all.path().string()}) {
-    const ScopedVariable set("XDG_RUNTIME_DIR", unusable);
-    EXPECT_EQ(lock_path(endpoint), expected) << unusable;
-  }
-}
-
-TEST_F(LockPath, IsNeverInADirectoryThatAnotherUserPreparedOrCanWriteTo) {
-  const fs::path elsewhere = directory.path() / "elsewhere";
-  fs::create_directory(elsewhere);
-  fs::create_directory_symlink(elsewhere, own_directory());
-  EXPECT_THROW(lock_path(endpoint), MismatchError);
-  fs::remove(own_directory());
-  fs::create_directory(own_directory());
-  ASSERT_EQ(chmod(own_directory().c_str(), 0777), 0);
-  EXPECT_THROW(lock_path(endpoint), MismatchError);
-  ASSERT_EQ(chmod(own_directory().c_str(), 0700), 0);
-  EXPECT_EQ(lock_path(endpoint), own_directory() / native_file());
-  if (geteuid() != 0) return;  // only root can give a directory away
-  ASSERT_EQ(chown(own_directory().c_str(), 65534, 65534), 0);
-  EXPECT_THROW(lock_path(endpoint), MismatchError);
+  EXPECT_EQ(wire_lock_path(endpoint), second.path() / file);
 }
 
 }  // namespace

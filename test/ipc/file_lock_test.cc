@@ -1,5 +1,5 @@
+// FileLock, on the file that the wire layout has for it.
 #include <moetap/error.h>
-#include <moetap/file_lock.h>
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -12,6 +12,7 @@
 #include <shared_mutex>
 #include <string>
 
+#include "ipc/table/wire_lock.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/shared_object.h"
@@ -39,7 +40,7 @@ class Holder {
  public:
   Holder(const std::filesystem::path& path, bool shared)
       : child_([&, shared] {
-          FileLock lock(path);
+          WireLock lock(path);
           shared ? lock.lock_shared() : lock.lock();
           held_.raise();
           release_.wait();
@@ -66,7 +67,7 @@ class Holder {
 
 TEST_F(FileLockTest, ExcludesAnotherProcessUntilItLetsGo) {
   Holder other(path, false);
-  FileLock lock(path);
+  WireLock lock(path);
   EXPECT_FALSE(lock.try_lock());
   EXPECT_FALSE(lock.try_lock_shared());
   other.release();
@@ -75,15 +76,15 @@ TEST_F(FileLockTest, ExcludesAnotherProcessUntilItLetsGo) {
 }
 
 TEST_F(FileLockTest, ExcludesAnotherObjectOfTheSameProcess) {
-  FileLock a(path);
-  FileLock b(path);
+  WireLock a(path);
+  WireLock b(path);
   const std::unique_lock held(a);
   EXPECT_FALSE(b.try_lock());
 }
 
 TEST_F(FileLockTest, SharersExcludeOnlyAnExclusiveOne) {
   Holder other(path, true);
-  FileLock lock(path);
+  WireLock lock(path);
   {
     const std::shared_lock held(lock, std::try_to_lock);
     EXPECT_TRUE(held.owns_lock());
@@ -93,7 +94,7 @@ TEST_F(FileLockTest, SharersExcludeOnlyAnExclusiveOne) {
 
 TEST_F(FileLockTest, IsReleasedWhenItsHolderDies) {
   Holder other(path, false);
-  FileLock lock(path);
+  WireLock lock(path);
   EXPECT_FALSE(lock.try_lock());
   other.child().kill();
   EXPECT_TRUE(lock.try_lock_for(milliseconds(test::kPatienceMs)));
@@ -101,9 +102,9 @@ TEST_F(FileLockTest, IsReleasedWhenItsHolderDies) {
 
 TEST_F(FileLockTest, WaitsForAHolderThatLetsGoInTime) {
   Holder other(path, false);
-  FileLock lock(path);
+  WireLock lock(path);
   ChildProcess waiter([&] {
-    FileLock mine(path);
+    WireLock mine(path);
     const auto held = lock_within(mine, milliseconds(test::kPatienceMs));
     EXPECT_TRUE(held.owns_lock());
   });
@@ -113,7 +114,7 @@ TEST_F(FileLockTest, WaitsForAHolderThatLetsGoInTime) {
 
 TEST_F(FileLockTest, H24WaitIsBoundedAndTheErrorNamesFileAndHolder) {
   Holder other(path, false);
-  FileLock lock(path);
+  WireLock lock(path);
   const auto start = std::chrono::steady_clock::now();
   EXPECT_FALSE(lock.try_lock_for(kShort));
   EXPECT_FALSE(lock.try_lock_shared_for(kShort));
@@ -136,7 +137,7 @@ TEST_F(FileLockTest, H24HolderIsKnownWhereTheKernelListsIt) {
     const std::filesystem::path& path;
     ~Remove() { std::filesystem::remove(path); }
   } remove{listed};
-  FileLock lock(listed);
+  WireLock lock(listed);
   EXPECT_EQ(lock.holder(), 0);
   Holder other(listed, false);
   EXPECT_EQ(lock.holder(), other.child().pid());
@@ -148,7 +149,7 @@ TEST_F(FileLockTest, NoIncrementIsLostBetweenProcesses) {
   constexpr int kEach = 20'000;
   const test::SharedObject<long> count;
   const auto work = [&] {
-    FileLock lock(path);
+    WireLock lock(path);
     for (int i = 0; i < kEach; ++i) {
       const auto held = lock_within(lock, milliseconds(test::kPatienceMs));
       const long seen = *count;
@@ -162,41 +163,28 @@ TEST_F(FileLockTest, NoIncrementIsLostBetweenProcesses) {
   EXPECT_EQ(*count, 2 * kEach);
 }
 
-TEST_F(FileLockTest, MakesAPrivateFileAndKnowsWhichOneItIs) {
+TEST_F(FileLockTest, OfTheWireLayoutMakesAPrivateFile) {
   umask(0);
-  FileLock lock(path);
+  WireLock lock(path);
   umask(022);
   struct stat status {};
   ASSERT_EQ(stat(path.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
-  EXPECT_EQ(lock.file(), FileLock(path).file());
-  std::filesystem::rename(path, directory.path() / "elsewhere");
-  EXPECT_NE(lock.file(), FileLock(path).file());
 }
 
-TEST_F(FileLockTest, FollowsNoLinkAndTakesNothingButARegularFileOfThisUser) {
+TEST_F(FileLockTest, OfTheWireLayoutFollowsNoLinkAndTakesNothingButARegularFileOfThisUser) {
   const auto target = directory.path() / "target";
   std::ofstream(target) << "precious";
   std::filesystem::create_symlink(target, path);
-  EXPECT_THROW(FileLock{path}, MismatchError);
+  EXPECT_THROW(WireLock{path}, MismatchError);
   std::filesystem::remove(path);
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  EXPECT_THROW(FileLock{path}, MismatchError);
-  EXPECT_THROW(FileLock{directory.path()}, MismatchError);
-  EXPECT_THROW(FileLock{directory.path() / "none" / "a.lock"}, SystemError);
+  EXPECT_THROW(WireLock{path}, MismatchError);
+  EXPECT_THROW(WireLock{directory.path()}, MismatchError);
+  EXPECT_THROW(WireLock{directory.path() / "none" / "a.lock"}, SystemError);
   if (geteuid() != 0) return;  // only root can give a file away
   ASSERT_EQ(chown(target.c_str(), 65534, 65534), 0);
-  EXPECT_THROW(FileLock{target}, MismatchError);
-}
-
-TEST_F(FileLockTest, MovesWithWhatItHolds) {
-  FileLock a(path);
-  a.lock();
-  FileLock b(std::move(a));
-  EXPECT_FALSE(FileLock(path).try_lock());
-  a = FileLock(directory.path() / "b.lock");
-  b = std::move(a);
-  EXPECT_TRUE(FileLock(path).try_lock());
+  EXPECT_THROW(WireLock{target}, MismatchError);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 
 #include <moetap/directory_block_store.h>
 #include <moetap/error.h>
-#include <moetap/file_lock.h>
 #include <moetap/segment.h>
 #include <moetap/segments.h>
 
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "ipc/internal/claim.h"
+#include "ipc/table/wire_lock.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/own_shared_memory.h"
 #include "test/ipc/segment_test.h"
@@ -104,7 +104,16 @@ class ForkGuard : public test::SegmentTest {
 
 TEST_F(ForkGuard, H23AFileLockEndsWithItsObject) {
   const auto path = directory.path() / "file.lock";
-  const auto lock = [&] { return FileLock(path).try_lock(); };
+  const auto lock = [&] { return WireLock(path).try_lock(); };
+  try_often(lock, lock);
+}
+
+TEST_F(ForkGuard, H23TheLockOfASegmentEndsWithItsObject) {
+  const Segment owner = Segment::create(name, test::kBytes);
+  const auto lock = [&] {
+    const Segment opened = Segment::open(name);
+    return FileLock(opened.descriptor(), file()).try_lock();
+  };
   try_often(lock, lock);
 }
 
@@ -190,7 +199,7 @@ TEST_F(ForkGuard, AHoldOfABlockEndsWithItsRelease) {
             [&] {
               if (store->hold(key)) store->release(key);
             },
-            [&] { return FileLock(file).try_lock(); });
+            [&] { return WireLock(file).try_lock(); });
 }
 
 }  // namespace

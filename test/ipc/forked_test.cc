@@ -8,12 +8,14 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <chrono>
 #include <string>
 #include <vector>
 
+#include "test/ipc/buffer_lock.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/patterned_records.h"
@@ -39,6 +41,7 @@ class ForkedTest : public test::ShmTest {
     EXPECT_TRUE(contains(message, what)) << message;
     EXPECT_TRUE(contains(message, "make one after the fork")) << message;
   }
+  static constexpr rlimit kFewFiles{64, 64};
   const std::vector<Slot> slots{1, 5};
   std::vector<std::byte> rows(Step step) const { return rows_of(endpoint.shape, step, slots); }
 };
@@ -74,6 +77,40 @@ TEST_F(ForkedTest, AChildPutsNoRowsWithItsParentsReader) {
     EXPECT_EQ(child.join(), 0);
     EXPECT_EQ(read(*reader, slots).rows, rows(1));
   }
+}
+
+// The lock of a description that it shares with its parent would exclude neither from the other.
+TEST_F(ForkedTest, AChildReadsUnderALockOfItsOwn) {
+  endpoint.limit = Milliseconds(30);
+  ShmWriter writer(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  writer.publish(1, slots, rows(1));
+  test::BufferLock lock(endpoint);
+  lock.lock();
+  ChildProcess child([&] {
+    EXPECT_THROW(read(*reader, slots), TimeoutError);
+    EXPECT_FALSE(lock.try_lock());
+  });
+  EXPECT_EQ(child.join(), 0);
+  lock.unlock();
+  EXPECT_EQ(read(*reader, slots).rows, rows(1));
+}
+
+// Where it gets no descriptor of its own.
+TEST_F(ForkedTest, AChildThatCanHaveNoLockReadsNothing) {
+  ChildProcess parent([&] {
+    ShmWriter writer(endpoint);
+    const auto reader = make_shm_reader(endpoint);
+    writer.publish(1, slots, rows(1));
+    ASSERT_EQ(prlimit(0, RLIMIT_NOFILE, &kFewFiles, nullptr), 0);
+    int last = 0;
+    for (int fd = dup(0); fd >= 0; fd = dup(0)) last = fd;
+    ChildProcess child([&] { EXPECT_THROW(read(*reader, slots), SystemError); });
+    close(last);  // join() needs one
+    EXPECT_EQ(child.join(), 0);
+    EXPECT_EQ(read(*reader, slots).rows, rows(1));
+  });
+  EXPECT_EQ(parent.join(), 0);
 }
 
 TEST_F(ForkedTest, AChildFillsNoRecordOfItsParentsRing) {

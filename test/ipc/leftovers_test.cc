@@ -1,7 +1,6 @@
 // What find_segments() says of segments, and what reclaim() removes.
 #include <moetap/channel.h>
 #include <moetap/error.h>
-#include <moetap/file_lock.h>
 #include <moetap/readers.h>
 #include <moetap/segment.h>
 #include <moetap/segments.h>
@@ -21,7 +20,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -33,6 +31,8 @@
 #include "ipc/internal/claim.h"
 #include "ipc/internal/names.h"
 #include "ipc/internal/native_layout.h"
+#include "ipc/table/wire_lock.h"
+#include "test/ipc/buffer_lock.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/own_shared_memory.h"
@@ -42,7 +42,6 @@
 namespace moetap {
 namespace {
 
-namespace fs = std::filesystem;
 using test::ChildProcess;
 using test::Signal;
 using Kind = SegmentInfo::Kind;
@@ -100,14 +99,12 @@ TEST_F(LeftoversTest, SaysWhoHasWhatAndHowMuch) {
   EXPECT_EQ(shm->owner_pid, worker.pid());
   EXPECT_EQ(shm->user, geteuid());
   EXPECT_EQ(shm->bytes, native_bytes(endpoint));
-  EXPECT_EQ(shm->lock_file, lock_path(endpoint));
   {
     const ChannelConsumer consumer(endpoint);
     const auto of_ring = found(ring);
     ASSERT_TRUE(of_ring);
     EXPECT_EQ(of_ring->kind, Kind::ring);
     EXPECT_EQ(of_ring->owner_pid, worker.pid());
-    EXPECT_TRUE(of_ring->lock_file.empty());
   }
   Endpoint wire = endpoint;
   wire.layout = ShmLayout::wire;
@@ -169,7 +166,7 @@ TEST_F(LeftoversTest, NobodyWaitsForTheLeaseOnAFile) {
     EXPECT_FALSE(reclaim(leased));
     EXPECT_THROW(Segment::open(leased), MismatchError);
     EXPECT_THROW(Segment::create(leased, 4096), MismatchError);
-    EXPECT_THROW(FileLock{lock}, MismatchError);
+    EXPECT_THROW(WireLock{lock}, MismatchError);
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(patience));
     owner.kill();
     unlink(("/dev/shm" + leased).c_str());
@@ -200,9 +197,7 @@ TEST_F(LeftoversTest, H23ALeftoverThatCannotBeRemovedIsAnErrorThatNamesIt) {
   EXPECT_EQ(child.join(), 0);
 }
 
-// A worker that was killed leaves both; an engine with a new instance name at each start would
-// fill the runtime directory too.
-TEST_F(LeftoversTest, H23ADeadWorkersBufferGoesWithItsLockFile) {
+TEST_F(LeftoversTest, H23ADeadWorkersBufferGoes) {
   ChildProcess dead([&] {
     const ShmWriter writer(endpoint);
     _exit(0);
@@ -210,209 +205,7 @@ TEST_F(LeftoversTest, H23ADeadWorkersBufferGoesWithItsLockFile) {
   ASSERT_EQ(dead.join(), 0);
   reclaim(buffer);  // or another process on this machine has, in between
   EXPECT_TRUE(gone(buffer));
-  EXPECT_FALSE(std::filesystem::exists(lock_path(endpoint)));
   EXPECT_FALSE(reclaim(buffer));
-}
-
-// Its owner died after the new one had looked for leftovers: as good as of a name that is not
-// looked for.
-TEST_F(LeftoversTest, H23WhoTakesADeadWorkersNameRemovesItsLockFile) {
-  const fs::path lock = lock_path(endpoint).parent_path() / lock_file_name(unnamed.substr(1));
-  make_file(unnamed, native_bytes(endpoint));
-  std::ofstream(lock).close();
-  const int fd = shm_open(unnamed.c_str(), O_RDWR, 0);
-  ASSERT_EQ(pwrite(fd, lock.c_str(), lock.native().size(), offsetof(ShmControl, lock_path)),
-            std::ssize(lock.native()));
-  close(fd);
-  const Segment taken = Segment::create(unnamed, native_bytes(endpoint));
-  EXPECT_FALSE(fs::exists(lock));
-}
-
-// Killed between the making of the lock file and the publication of its identity.
-TEST_F(LeftoversTest, H23ALockFileWithoutAnIdentityYetGoesToo) {
-  std::ofstream(lock_path(endpoint)).close();
-  make_file(unnamed, native_bytes(endpoint));
-  const int fd = shm_open(unnamed.c_str(), O_RDWR, 0);
-  const std::string path = lock_path(endpoint).string();
-  ASSERT_EQ(pwrite(fd, path.c_str(), path.size(), offsetof(ShmControl, lock_path)),
-            std::ssize(path));
-  close(fd);
-  name_it(buffer);
-  reclaim(buffer);
-  EXPECT_TRUE(gone(buffer));
-  EXPECT_FALSE(std::filesystem::exists(path));
-}
-
-// Of two containers, say, each with a /dev/shm of its own, which share the directory for lock
-// files.
-TEST_F(LeftoversTest, H23AnotherSharedMemoryThatSharesTheDirectoryKeepsItsLockFiles) {
-  if (!test::can_mount_shared_memory()) GTEST_SKIP() << "needs a mount of its own";
-  const auto in_another = [&](auto body) {
-    ChildProcess other([&] {
-      ASSERT_TRUE(test::mount_own_shared_memory("size=16m"));
-      body();
-    });
-    EXPECT_EQ(other.join(), 0);
-  };
-  const ShmWriter writer(endpoint);
-  const fs::path lock = lock_path(endpoint);
-  in_another([&] {
-    EXPECT_FALSE(exists(buffer));
-    EXPECT_TRUE(find_lone_lock_files().empty());
-    EXPECT_FALSE(reclaim_lock_file(lock));
-    EXPECT_FALSE(exists(buffer)) << "nothing is made of what is not there";
-    const ShmWriter of_the_same_name(endpoint);
-    EXPECT_NE(lock_path(endpoint), lock);
-  });
-  in_another([&] {
-    ChildProcess dead([&] {
-      const ShmWriter of_the_same_name(endpoint);
-      _exit(0);
-    });
-    ASSERT_EQ(dead.join(), 0);
-    EXPECT_TRUE(reclaim(buffer));
-    EXPECT_FALSE(fs::exists(lock_path(endpoint)));
-  });
-  EXPECT_TRUE(fs::exists(lock));
-  EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
-}
-
-// Somebody removed the segment by hand, and then its worker died; or it closed, since what it does
-// not own any more it leaves.
-TEST_F(LeftoversTest, H23ALockFileWithoutASegmentIsRemoved) {
-  for (const bool is_killed : {true, false}) {
-    ChildProcess worker([&] {
-      const ShmWriter writer(endpoint);
-      fs::remove("/dev/shm" + buffer);
-      if (is_killed) _exit(0);
-    });
-    ASSERT_EQ(worker.join(), 0);
-    const fs::path lock = lock_path(endpoint);
-    ASSERT_TRUE(fs::exists(lock));
-    EXPECT_EQ(find_lone_lock_files(), std::vector{lock});
-    if (is_killed) {
-      EXPECT_TRUE(reclaim_lock_file(lock));
-    } else {
-      Segment::create("/other_" + endpoint.instance + "_next", 4096);
-    }
-    EXPECT_FALSE(fs::exists(lock));
-    EXPECT_FALSE(exists(buffer));
-    EXPECT_FALSE(reclaim_lock_file(lock));
-  }
-}
-
-TEST_F(LeftoversTest, H23OnlyLockFilesWithoutASegmentAreRemoved) {
-  const ShmWriter writer(endpoint);
-  const fs::path living = lock_path(endpoint);
-  const fs::path directory_of_locks = living.parent_path();
-  const fs::path precious = directory_of_locks / "precious.lock";
-  const fs::path foreign = directory_of_locks / lock_file_name("other_" + endpoint.instance);
-  const fs::path old = directory_of_locks / ("moetap_" + endpoint.instance + "_1.lock");
-  const fs::path link = directory_of_locks / lock_file_name("moetap_" + endpoint.instance + "_2");
-  for (const fs::path& file : {precious, foreign, old}) std::ofstream(file).close();
-  fs::create_symlink(precious, link);
-  EXPECT_TRUE(find_lone_lock_files().empty());
-  for (const fs::path& file : {living, precious, foreign, old, link}) {
-    EXPECT_FALSE(reclaim_lock_file(file)) << file;
-    EXPECT_TRUE(fs::exists(file)) << file;
-  }
-  if (geteuid() != 0) return;  // only root can give a file away
-  const fs::path strange =
-      directory_of_locks / lock_file_name("moetap_" + endpoint.instance + "_3");
-  std::ofstream(strange).close();
-  ASSERT_EQ(chown(strange.c_str(), 65534, 65534), 0);
-  EXPECT_TRUE(find_lone_lock_files().empty());
-  EXPECT_FALSE(reclaim_lock_file(strange));
-}
-
-TEST_F(LeftoversTest, AWorkerWhoseNameWasTakenAwayLeavesTheNextOnesLockFile) {
-  std::optional<ShmWriter> first(std::in_place, endpoint);
-  fs::remove("/dev/shm" + buffer);
-  const ShmWriter second(endpoint);
-  first.reset();
-  EXPECT_TRUE(fs::exists(lock_path(endpoint)));
-  EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
-}
-
-// Wherever the one that collects is when it is stopped, and whichever of the two came first.
-TEST_F(LeftoversTest, H23ALockFileThatAWorkerIsMakingIsNotRemoved) {
-  const fs::path lock = lock_path(endpoint);
-  const test::SharedObject<std::atomic<int>> rounds;
-  ChildProcess collecting([&] {
-    for (;; ++*rounds) {
-      std::ofstream(lock).close();
-      reclaim_lock_file(lock);
-    }
-  });
-  for (int i = 0; i < 500; ++i) {
-    usleep(static_cast<useconds_t>(i % 50));
-    kill(collecting.pid(), SIGSTOP);
-    int status = 0;
-    ASSERT_EQ(waitpid(collecting.pid(), &status, WUNTRACED), collecting.pid());
-    ASSERT_TRUE(WIFSTOPPED(status));
-    std::optional<ShmWriter> writer;
-    if (!is_claimed(buffer)) writer.emplace(endpoint);  // else by it, just now
-    const int seen = *rounds;
-    kill(collecting.pid(), SIGCONT);
-    if (!writer) continue;
-    for (int waited = 0; *rounds < seen + 2; ++waited) {
-      ASSERT_LT(waited, 10 * test::kPatienceMs);
-      usleep(100);
-    }
-    ASSERT_EQ(make_shm_reader(endpoint)->last_step(), 0u) << "round " << i;
-  }
-}
-
-// What a segment says is not trusted to name what may be removed.
-TEST_F(LeftoversTest, NoOtherFileIsRemovedForWhatASegmentSays) {
-  const auto precious = directory.path() / "precious.lock";
-  std::ofstream(precious) << "precious";
-  const auto other = directory.path() / lock_file_name(buffer.substr(1));
-  std::ofstream(other) << "another file of the name";
-  for (const auto& path : {precious, other}) {
-    ChildProcess dead([&] {
-      const ShmWriter writer(endpoint);
-      const Segment segment = Segment::open(buffer);
-      auto& control = *reinterpret_cast<ShmControl*>(segment.bytes().data());
-      std::strcpy(control.lock_path, path.c_str());
-      _exit(0);
-    });
-    ASSERT_EQ(dead.join(), 0);
-    reclaim(buffer);
-    EXPECT_TRUE(gone(buffer));
-    EXPECT_TRUE(std::filesystem::exists(path)) << path;
-  }
-}
-
-// Nor if the segment gives no identity, or that very file's.
-TEST_F(LeftoversTest, OnlyAFileOfTheOneNameAndOfThisUserIsRemovedForWhatASegmentSays) {
-  const auto precious = directory.path() / "precious.lock";
-  std::ofstream(precious).close();
-  const auto strange = directory.path() / lock_file_name(buffer.substr(1));
-  std::ofstream(strange).close();
-  const bool is_root = geteuid() == 0;  // only root can give a file away
-  if (is_root) {
-    ASSERT_EQ(chown(strange.c_str(), 65534, 65534), 0);
-  }
-  struct stat status {};
-  ASSERT_EQ(stat(precious.c_str(), &status), 0);
-  const FileLock::File itself{status.st_dev, status.st_ino};
-  for (const auto& [path, file] :
-       {std::pair(precious, FileLock::File{}), std::pair(precious, itself),
-        std::pair(is_root ? strange : precious, FileLock::File{})}) {
-    ChildProcess dead([&] {
-      const ShmWriter writer(endpoint);
-      const Segment segment = Segment::open(buffer);
-      auto& control = *reinterpret_cast<ShmControl*>(segment.bytes().data());
-      std::strcpy(control.lock_path, path.c_str());
-      control.lock_file = file;
-      _exit(0);
-    });
-    ASSERT_EQ(dead.join(), 0);
-    reclaim(buffer);
-    EXPECT_TRUE(gone(buffer));
-    EXPECT_TRUE(fs::exists(path)) << path;
-  }
 }
 
 TEST_F(LeftoversTest, H23ForeignNamesAreNotTouched) {
@@ -446,7 +239,6 @@ TEST_F(LeftoversTest, H23WhatAStageOrPartLeftGoesToo) {
     reclaim(name);
     EXPECT_TRUE(gone(name));
   }
-  EXPECT_FALSE(std::filesystem::exists(lock_path(endpoint)));
 }
 
 // Killed before it could give its segment a size.
@@ -464,7 +256,7 @@ TEST_F(LeftoversTest, H23AChildThatOutlivesItsWorkerKeepsNothingOfItAlive) {
   ChildProcess worker([&] {
     ShmWriter writer(endpoint);
     const ChannelProducer producer(endpoint);
-    FileLock lock(directory.path() / "held.lock");
+    test::BufferLock lock(endpoint);
     lock.lock();
     Segment peer = Segment::open(ring);
     peer.claim_peer();
@@ -478,12 +270,13 @@ TEST_F(LeftoversTest, H23AChildThatOutlivesItsWorkerKeepsNothingOfItAlive) {
   });
   forked.wait();
   EXPECT_EQ(found(buffer)->owner_pid, worker.pid());
-  EXPECT_FALSE(FileLock(directory.path() / "held.lock").try_lock());
+  test::BufferLock lock(endpoint);
+  EXPECT_FALSE(lock.try_lock());
   const Segment opened = Segment::open(ring);
   worker.kill();
   EXPECT_FALSE(opened.owner_alive());
   EXPECT_EQ(opened.peer_pid(), 0);
-  EXPECT_TRUE(FileLock(directory.path() / "held.lock").try_lock());
+  EXPECT_TRUE(lock.try_lock());
   const ShmWriter next(endpoint);
   EXPECT_EQ(found(buffer)->owner_pid, getpid());
   EXPECT_EQ(kill(*grandchild, 0), 0) << "it should still be there";

@@ -2,7 +2,6 @@
 #include <moetap/channel.h>
 #include <moetap/directory_block_store.h>
 #include <moetap/error.h>
-#include <moetap/file_lock.h>
 #include <moetap/readers.h>
 #include <moetap/segment.h>
 #include <moetap/segments.h>
@@ -29,9 +28,11 @@
 #include <string>
 #include <vector>
 
+#include "ipc/internal/names.h"
 #include "ipc/internal/system_limits.h"
 #include "ipc/store/block_directory.h"
 #include "ipc/system/private_memory.h"
+#include "ipc/table/wire_lock.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/own_shared_memory.h"
@@ -93,7 +94,7 @@ TEST_F(LimitsTest, OpenFilesOfTheProcess) {
     }
     while (dup(0) >= 0) {
     }
-    message = message_of<SystemError>([&] { FileLock("/tmp/moetap_none"); });
+    message = message_of<SystemError>([&] { WireLock(std::filesystem::path("/tmp/moetap_none")); });
     EXPECT_TRUE(contains(message, "RLIMIT_NOFILE")) << message;
   });
   EXPECT_EQ(child.join(), 0);
@@ -170,8 +171,6 @@ TEST_F(LimitsTest, AddressSpace) {
 // The segment fits, and what the writer needs beside it does not.
 TEST_F(LimitsTest, H23AddressSpaceForTheWritersOwnMemoryAndNothingIsLeft) {
   if (kSanitized) GTEST_SKIP();
-  const test::TemporaryDirectory directory;
-  const test::ScopedVariable runtime("XDG_RUNTIME_DIR", directory.path());
   endpoint.max_tokens = 16 << 20;
   ChildProcess child([&] {
     std::size_t pages = 0;  // that are used already
@@ -183,7 +182,7 @@ TEST_F(LimitsTest, H23AddressSpaceForTheWritersOwnMemoryAndNothingIsLeft) {
     EXPECT_TRUE(contains(message, std::to_string(limit) + " bytes of address space")) << message;
   });
   EXPECT_EQ(child.join(), 0);
-  EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "a lock file";
+  EXPECT_FALSE(std::filesystem::exists("/dev/shm" + buffer_name(endpoint)));
 }
 
 TEST_F(LimitsTest, MemoryOfTheProcessesOwn) {

@@ -1,16 +1,12 @@
 // Single lies in the shared memory of the `shm` transport, and what each of them must end in.
 #include <moetap/error.h>
-#include <moetap/file_lock.h>
 #include <moetap/readers.h>
 #include <moetap/segment.h>
 #include <moetap/shm_writer.h>
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
-#include <filesystem>
-#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -34,10 +30,6 @@ using Slots = std::vector<Slot>;
 
 class ScribbledSegment : public test::ShmTest {
  protected:
-  void set_lock_path(const std::string& path) {
-    std::ranges::fill(control.lock_path, '\0');
-    std::ranges::copy(path, std::begin(control.lock_path));
-  }
   void publish(Step step, const Slots& slots) {
     writer.publish(step, slots, rows_of(endpoint.shape, step, slots));
   }
@@ -46,27 +38,6 @@ class ScribbledSegment : public test::ShmTest {
   Segment segment = Segment::open(buffer_name(endpoint));
   ShmControl& control = *reinterpret_cast<ShmControl*>(segment.bytes().data());
 };
-
-// A reader makes and locks no file but one that a worker of its endpoint can have made.
-TEST_F(ScribbledSegment, ALockPathThatIsNoLockFilesIsRefusedAndNothingIsMadeThere) {
-  const std::string name = lock_file_name(buffer_name(endpoint).substr(1));
-  const auto elsewhere = directory.path() / "elsewhere";
-  std::filesystem::create_directory(elsewhere);
-  for (const std::string& path :
-       {std::string(), std::string("relative"), name, (elsewhere / "passwd").string(),
-        (elsewhere / name / "..").string(), (elsewhere / name).string()}) {
-    set_lock_path(path);
-    const std::string text = message_of<MismatchError>([&] { make_shm_reader(endpoint); });
-    EXPECT_TRUE(contains(text, path)) << text;
-    EXPECT_TRUE(std::filesystem::is_empty(elsewhere)) << path;
-    EXPECT_FALSE(std::filesystem::exists(name));
-  }
-  // Not even if it is there, and the very file that the segment says it is.
-  const std::string other = elsewhere / "other.lock";
-  control.lock_file = FileLock(other).file();
-  set_lock_path(other);
-  EXPECT_THROW(make_shm_reader(endpoint), MismatchError);
-}
 
 TEST_F(ScribbledSegment, AnImpossibleShapeIsRefusedInWords) {
   const ControlFields good = control.head.fields;

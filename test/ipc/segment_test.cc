@@ -100,11 +100,11 @@ TEST_F(SegmentTest, AnAttachWithoutSharedMemorySaysWhatToDo) {
         mount("none", "/dev", "tmpfs", 0, "size=1m") != 0) {
       return;  // not allowed here
     }
-    std::string text = message_of<SystemError>([&] { make_device_reader(endpoint); });
-    EXPECT_TRUE(contains(text, "no /dev/shm here: mount it")) << text;
-    text = message_of<SystemError>([&] { Segment::create(name, kBytes); });
-    EXPECT_TRUE(contains(text, "/dev/shm")) << text;
-    EXPECT_TRUE(contains(text, "must be mounted")) << text;
+    for (const std::string& text :
+         {message_of<SystemError>([&] { make_device_reader(endpoint); }),
+          message_of<SystemError>([&] { Segment::create(name, kBytes); })}) {
+      EXPECT_TRUE(contains(text, "no /dev/shm here: mount it")) << text;
+    }
   });
   EXPECT_EQ(child.join(), 0);
 }

@@ -1,6 +1,5 @@
 // The native layout when processes die, stop or look at other files.
 #include <moetap/error.h>
-#include <moetap/file_lock.h>
 #include <moetap/readers.h>
 #include <moetap/segment.h>
 #include <moetap/shm_writer.h>
@@ -13,15 +12,14 @@
 
 #include <array>
 #include <chrono>
-#include <filesystem>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "ipc/internal/claim.h"
 #include "ipc/internal/names.h"
 #include "ipc/internal/native_layout.h"
 #include "ipc/internal/shm_ends.h"
+#include "test/ipc/buffer_lock.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/shared_object.h"
@@ -138,10 +136,9 @@ TEST_F(ShmFailure, H24ALockThatIsNotGivenBackEndsInAnErrorThatNamesFileAndHolder
   ShmWriter writer(endpoint);
   const auto reader = make_shm_reader(endpoint);
   publish(writer, 1, {1});
-  const std::filesystem::path path = lock_path(endpoint);
   Signal held;
   ChildProcess stuck([&] {
-    FileLock lock(path);
+    test::BufferLock lock(endpoint);
     lock.lock();
     held.raise();
     pause();
@@ -150,7 +147,8 @@ TEST_F(ShmFailure, H24ALockThatIsNotGivenBackEndsInAnErrorThatNamesFileAndHolder
   for (const auto& message : {message_of<TimeoutError>([&] { publish(writer, 2, {1}); }),
                               message_of<TimeoutError>([&] { writer.fail(2, {}, "why"); }),
                               message_of<TimeoutError>([&] { state_of(*reader, 1); })}) {
-    EXPECT_TRUE(contains(message, path.string())) << message;
+    EXPECT_TRUE(contains(message, "/dev/shm" + buffer_name(endpoint))) << message;
+    EXPECT_TRUE(contains(message, std::to_string(stuck.pid()))) << message;
   }
   const std::string told = message_of<TimeoutError>([&] { publish(writer, 2, {1}); });
   EXPECT_TRUE(contains(told, "readers held it for at most")) << told;
@@ -161,40 +159,6 @@ TEST_F(ShmFailure, H24ALockThatIsNotGivenBackEndsInAnErrorThatNamesFileAndHolder
   EXPECT_EQ(state_of(*reader, 1, {2, 2}), RowState::present);
 }
 
-// Two containers may share /dev/shm and not the directory of the lock file.
-TEST_F(ShmFailure, AReaderThatFindsAnotherLockFileIsRefused) {
-  ShmWriter writer(endpoint);
-  EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
-  std::filesystem::rename(lock_path(endpoint), directory.path() / "elsewhere");
-  const std::string message = message_of<MismatchError>([&] { make_shm_reader(endpoint); });
-  EXPECT_TRUE(contains(message, lock_path(endpoint).string())) << message;
-  const FileLock another(lock_path(endpoint));  // of the same name, but not the worker's
-  EXPECT_EQ(message_of<MismatchError>([&] { make_shm_reader(endpoint); }), message);
-}
-
-// H23: who takes a dead worker's name removes its lock file first, and meanwhile owns its segment.
-TEST_F(ShmFailure, AReaderIsPatientWhileADeadWorkersNameIsTakenOver) {
-  ShmWriter writer(endpoint);
-  endpoint.limit = Milliseconds(test::kPatienceMs);
-  const auto away = directory.path() / "elsewhere";
-  std::filesystem::rename(lock_path(endpoint), away);
-  std::thread next([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    std::filesystem::rename(away, lock_path(endpoint));
-  });
-  EXPECT_NO_THROW(make_shm_reader(endpoint));
-  next.join();
-}
-
-TEST_F(ShmFailure, TheReaderFindsTheLockFileWhateverItsEnvironment) {
-  ShmWriter writer(endpoint);
-  const test::TemporaryDirectory other;
-  const test::ScopedVariable set("XDG_RUNTIME_DIR", other.path());
-  ASSERT_EQ(lock_path(endpoint).parent_path(), other.path());
-  EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
-  EXPECT_TRUE(std::filesystem::is_empty(other.path()));
-}
-
 class ScribbledBuffer : public ShmFailure {
  protected:
   ShmWriter writer{endpoint};
@@ -202,15 +166,15 @@ class ScribbledBuffer : public ShmFailure {
   ShmControl& control = *reinterpret_cast<ShmControl*>(segment.bytes().data());
 };
 
-TEST_F(ScribbledBuffer, AnotherMagicVersionOrAnEndlessLockPathIsRefused) {
+TEST_F(ScribbledBuffer, AnotherMagicOrVersionIsRefused) {
   control.head.magic = 0x1234;
   EXPECT_THROW(make_shm_reader(endpoint), MismatchError);
   control.head.magic = kShmMagic;
-  control.head.fields.version = kShmVersion + 1;
-  EXPECT_THROW(make_shm_reader(endpoint), MismatchError);
-  control.head.fields.version = kShmVersion;
-  std::ranges::fill(control.lock_path, 'x');
-  EXPECT_THROW(make_shm_reader(endpoint), MismatchError);
+  for (const std::uint32_t other : {kShmVersion - 1, kShmVersion + 1}) {
+    control.head.fields.version = other;
+    const std::string text = message_of<MismatchError>([&] { make_shm_reader(endpoint); });
+    EXPECT_TRUE(contains(text, "layout version " + std::to_string(other))) << text;
+  }
 }
 
 TEST_F(ScribbledBuffer, AReasonWithoutAnEndIsCutAtItsPlace) {
@@ -260,7 +224,7 @@ TEST_F(ShmFailure, H24TheLongestWaitAndHoldsAreReported) {
   ChildProcess other([&] {
     const Segment segment = Segment::open(buffer_name(endpoint));
     const auto& control = *reinterpret_cast<const ShmControl*>(segment.bytes().data());
-    FileLock lock(lock_path(endpoint));
+    test::BufferLock lock(endpoint);
     lock.lock();
     held.raise();
     while (control.writer_waits == 0) usleep(100);
@@ -286,7 +250,7 @@ TEST_F(ShmFailure, H24AWriterThatMustWaitSaysSoUntilItHasTheLock) {
   ChildProcess reading([&] {
     const Segment segment = Segment::open(buffer_name(endpoint));
     const auto& control = *reinterpret_cast<const ShmControl*>(segment.bytes().data());
-    FileLock lock(lock_path(endpoint));
+    test::BufferLock lock(endpoint);
     lock.lock_shared();
     held.raise();
     while (control.writer_waits == 0) usleep(100);
@@ -332,7 +296,7 @@ TEST_F(ShmLongRead, H24AWriterThatDiedWhileItWaitedIsNotLetGoFirstForEver) {
   created.wait();
   const auto reader = make_shm_reader(endpoint);
   const Segment segment = Segment::open(buffer_name(endpoint));
-  FileLock lock(lock_path(endpoint));
+  test::BufferLock lock(endpoint);
   {
     const auto held = lock_within(lock, kPatience);
     attached.raise();
@@ -365,7 +329,7 @@ TEST_F(ShmLongRead, H24GivesTheLockBackOnTheWay) {
       reader->read(Slots(kRows), {&window, 1}, bytes, *states);
     }
   });
-  FileLock lock(lock_path(endpoint));
+  test::BufferLock lock(endpoint);
   bool on_the_way = false;
   for (const auto stop = Clock::now() + kPatience / 4; !on_the_way && Clock::now() < stop;) {
     const auto held = lock_within(lock, kPatience);

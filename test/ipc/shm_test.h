@@ -61,12 +61,12 @@ inline RowState state_of(SlotReadTransport& reader, Slot slot, StepWindow window
   return read(reader, {&slot, 1}, window).states[0];
 }
 
-// Lock files go to a directory of the test's own, in this process and those that it starts.
+// Lock files of the wire layout go to a directory of the test's own, in this process and those that
+// it starts.
 class ShmTest : public EndpointTest {
  protected:
   TemporaryDirectory directory;
   ScopedVariable tmpdir{"TMPDIR", directory.path()};
-  ScopedVariable runtime{"XDG_RUNTIME_DIR", std::nullopt};
 };
 
 }  // namespace moetap::test

@@ -1,6 +1,5 @@
 // The wire-compatible layout, with Python processes that do as vLLM does at the other end.
 #include <moetap/error.h>
-#include <moetap/file_lock.h>
 #include <moetap/readers.h>
 #include <moetap/segment.h>
 #include <moetap/shm_writer.h>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "ipc/internal/names.h"
+#include "ipc/table/wire_lock.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/shm_test.h"
@@ -268,7 +268,7 @@ TEST_F(WireTest, PythonAttachesToTheBufferThatWeMadeAndItsRowsReachOurReader) {
 
 TEST_F(WireTest, EachAccessExcludesPythons) {
   endpoint.limit = Milliseconds(50);
-  FileLock lock(directory.path() / ("vllm_routed_experts_" + endpoint.instance + "_0.lock"));
+  WireLock lock(directory.path() / ("vllm_routed_experts_" + endpoint.instance + "_0.lock"));
   lock.lock();
   EXPECT_THROW(ShmWriter{endpoint}, TimeoutError);
   lock.unlock();

@@ -219,10 +219,10 @@ Program stamp_writer(StampChange change) {
 
   if (change != StampChange::not_marked) p.push_back(store(kStamp, kBeingWritten));
   if (change == StampChange::stamped_first) p.push_back(stamped);
-  if (change != StampChange::mark_not_fenced) p.push_back(fence(Order::release));
+  p.push_back(fence(Order::release));
   p.push_back(store(kRowA, 2));
   p.push_back(store(kRowB, 2));
-  if (change != StampChange::stamp_not_fenced) p.push_back(fence(Order::release));
+  p.push_back(fence(Order::release));
   if (change != StampChange::stamped_first) p.push_back(stamped);
   if (change != StampChange::announced_first) p.push_back(announced);
   if (change != StampChange::writer_no_lock) p.push_back(call(Kind::unlock, kLock));
@@ -252,27 +252,6 @@ Program stamp_reader(bool waits, StampChange change) {
   p.push_back(expect(kRowB, 1));
   p[static_cast<std::size_t>(base) + 2].target = base + 8;
   if (locks) p.push_back(call(Kind::unlock, kLock));
-  return p;
-}
-
-// The other lock orders nothing between these two, and is left out.
-Program twice_looking_reader(StampChange change) {
-  Program p{load(kStamp, 0, Order::relaxed)};
-  if (change != StampChange::first_look_not_fenced) p.push_back(fence(Order::acquire));
-  p.push_back(load(kRowA, 1, Order::relaxed));
-  p.push_back(load(kRowB, 2, Order::relaxed));
-  if (change != StampChange::second_look_not_fenced) p.push_back(fence(Order::acquire));
-  p.push_back(load(kStamp, 3, Order::relaxed));
-  std::vector<std::size_t> torn;
-  for (const Value step : {Value{1}, Value{2}}) {
-    std::vector<std::size_t> other;  // missing, or an error
-    go_on_if(p, 0, step, other);
-    if (change != StampChange::no_second_look) go_on_if(p, 3, step, other);
-    go_on_if(p, 1, step, torn);
-    go_on_if(p, 2, step, torn);
-    lead_here(p, other);
-  }
-  lead_to_error(p, torn);
   return p;
 }
 
@@ -337,7 +316,7 @@ std::vector<Program> ring(int depth, int records, Waiting waiting, RingChange ch
   return {both.producer(), both.consumer()};
 }
 
-std::vector<Program> stamps(int lives_for, StampChange change, Locking locking) {
+std::vector<Program> stamps(int lives_for, StampChange change) {
   Program writer = stamp_writer(change);
   const bool dies = lives_for != kLives;
   if (dies) {
@@ -348,7 +327,6 @@ std::vector<Program> stamps(int lives_for, StampChange change, Locking locking) 
     const auto has = [&](const Op& op) { return std::ranges::find(writer, op) != writer.end(); };
     if (has(taken) && !has(given)) writer.push_back(given);
   }
-  if (locking == Locking::another_lock) return {writer, twice_looking_reader(change)};
   return {writer, stamp_reader(!dies, change)};
 }
 
@@ -391,17 +369,8 @@ std::string_view name(RingChange change) {
 }
 
 std::string_view name(StampChange change) {
-  constexpr std::string_view names[] = {"none",
-                                        "not_marked",
-                                        "stamped_first",
-                                        "announced_first",
-                                        "reader_no_lock",
-                                        "writer_no_lock",
-                                        "mark_not_fenced",
-                                        "stamp_not_fenced",
-                                        "first_look_not_fenced",
-                                        "second_look_not_fenced",
-                                        "no_second_look"};
+  constexpr std::string_view names[] = {
+      "none", "not_marked", "stamped_first", "announced_first", "reader_no_lock", "writer_no_lock"};
   return names[static_cast<std::size_t>(change)];
 }
 

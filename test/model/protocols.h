@@ -70,47 +70,29 @@ std::vector<Program> marks(MarkChange change = MarkChange::none);
 // A row of the `shm` transport's slot buffer and its stamp (src/slot_buffer.cc,
 // src/native_writer.cc, src/native_reader.cc): it is of step 1, a writer makes it step 2's and
 // says so among the stamps, a reader waits for that and reads (what the control block announces
-// besides may be anything). A writer that dies after `lives_for`
-// operations leaves the lock to the kernel, and its reader reads without waiting: then the row is
-// missing, or whole. So it is for a reader that was led to another lock: it reads at any time, and
-// its second look at the stamp makes an error of a row that was written meanwhile.
-enum class Locking { one_lock, another_lock };
+// besides may be anything). A writer that dies after `lives_for` operations leaves the lock to the
+// kernel, and its reader reads without waiting: then the row is missing, or whole.
 enum class StampChange {
   none,
   not_marked,       // the old stamp stays while the row is written
   stamped_first,    // the stamp before the row
   announced_first,  // the step before all that
-  reader_no_lock,   // ... though it waits for what was announced, and looks but once
+  reader_no_lock,   // ... though it waits for what was announced
   writer_no_lock,
-  mark_not_fenced,   // between the mark and the row
-  stamp_not_fenced,  // between the row and the stamp
-  first_look_not_fenced,
-  second_look_not_fenced,
-  no_second_look,
 };
-// What is found with one lock, and what with another.
 inline constexpr StampChange kStampChanges[] = {
     StampChange::not_marked,     StampChange::stamped_first,  StampChange::announced_first,
     StampChange::reader_no_lock, StampChange::writer_no_lock,
 };
-inline constexpr StampChange kSecondLookChanges[] = {
-    StampChange::not_marked,
-    StampChange::stamped_first,
-    StampChange::mark_not_fenced,
-    StampChange::stamp_not_fenced,
-    StampChange::first_look_not_fenced,
-    StampChange::second_look_not_fenced,
-    StampChange::no_second_look,
-};
 std::string_view name(StampChange change);
 inline constexpr int kLives = -1;
-std::vector<Program> stamps(int lives_for = kLives, StampChange change = StampChange::none,
-                            Locking locking = Locking::one_lock);
+std::vector<Program> stamps(int lives_for = kLives, StampChange change = StampChange::none);
 int stamp_writer_operations();
 std::vector<Value> stamps_initial();
 
-// The note beside the ring in which a reader says who keeps its rows (ipc/ring/shared_note.h): one end
-// writes two notes of two words, the other reads once. What it takes for a note was written as one.
+// The note beside the ring in which a reader says who keeps its rows (ipc/ring/shared_note.h): one
+// end writes two notes of two words, the other reads once. What it takes for a note was written as
+// one.
 enum class NoteChange {
   none,
   not_marked,            // the version stays even while the words are written

@@ -72,27 +72,13 @@ TEST(StampModel, ARowIsOfTheStepThatItsStampNames) {
   }
 }
 
-// A writer that dies leaves a row that is missing or whole, wherever it dies; and a reader with
-// another lock takes no row that is not, wherever the writer is.
+// A writer that dies leaves a row that is missing or whole, wherever it dies.
 TEST(StampModel, ADeadWriterLeavesNoTornRow) {
   for (int lives_for = 0; lives_for <= stamp_writer_operations(); ++lives_for) {
     for (const Model model : kModels) {
-      for (const Locking locking : {Locking::one_lock, Locking::another_lock}) {
-        const auto programs = stamps(lives_for, StampChange::none, locking);
-        const Outcome outcome = explore(programs, model, stamps_initial());
-        EXPECT_TRUE(outcome.holds()) << lives_for << '\n' << how(outcome);
-      }
+      const Outcome outcome = explore(stamps(lives_for), model, stamps_initial());
+      EXPECT_TRUE(outcome.holds()) << lives_for << '\n' << how(outcome);
     }
-  }
-}
-
-TEST(StampModel, AReaderWithAnotherLockTakesNoTornRow) {
-  for (const Model model : kModels) {
-    const auto programs = stamps(kLives, StampChange::none, Locking::another_lock);
-    const Outcome outcome = explore(programs, model, stamps_initial());
-    EXPECT_TRUE(outcome.holds()) << model_name(model) << '\n' << how(outcome);
-    std::cout << "stamps with another lock, " << model_name(model) << ": " << outcome.states
-              << " states\n";
   }
 }
 
@@ -103,10 +89,6 @@ TEST(StampModel, EveryChangeIsFound) {
       any = any || found(stamps(lives_for, change), stamps_initial());
     }
     EXPECT_TRUE(any) << name(change);
-  }
-  for (const StampChange change : kSecondLookChanges) {
-    EXPECT_TRUE(found(stamps(kLives, change, Locking::another_lock), stamps_initial()))
-        << name(change);
   }
 }
 

@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "ipc/internal/names.h"
 #include "test/simulation/witness.h"
 
 namespace moetap::simulation {
@@ -113,7 +112,6 @@ Simulation::Replica::Replica(Simulation& s, int rank) : simulation_(s) {
     stage.draw(dice, s.router_.misses_routes);
     stages_.push_back(
         std::make_unique<Stage>(stage, *s.device_, *oracle_, dice, s.counts_, s.history_));
-    if (shm) s.lock_directory_ = lock_path(endpoint).parent_path();
     options_.push_back(std::move(stage));
   }
   s.history_.note("worker {}: {} blocks, {} steps in flight, {} drafts, reading {}, {} stages, {}",
@@ -213,14 +211,9 @@ void Simulation::run() {
 }
 
 void Simulation::check_leftovers() const {
-  const std::filesystem::path directories[] = {"/dev/shm", lock_directory_};
-  for (const auto& directory : directories) {
-    if (directory.empty()) continue;
-    for (const auto& file : std::filesystem::directory_iterator(directory)) {
-      const std::string name = file.path().filename();
-      require(name.find(instance_ + "_") == std::string::npos, "{} is left in {}", name,
-              directory.string());
-    }
+  for (const auto& file : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = file.path().filename();
+    require(name.find(instance_ + "_") == std::string::npos, "{} is left", name);
   }
   require(open_files() == open_files_, "{} files are open, {} were", open_files(), open_files_);
 }

@@ -6,7 +6,6 @@
 #include <moetap/host_device.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -41,7 +40,6 @@ class Simulation {
   Counts& counts_;
   History& history_;
   std::string instance_;
-  std::filesystem::path lock_directory_;  // if a worker has locks
   std::unique_ptr<SeededDevice> device_;
   ModelShape shape_;
   Router router_;

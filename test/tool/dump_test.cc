@@ -1,13 +1,10 @@
-#include <moetap/file_lock.h>
 #include <moetap/readers.h>
 #include <moetap/routes_json.h>
 #include <moetap/segment.h>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/inotify.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -21,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "ipc/internal/claim.h"
 #include "ipc/internal/ring.h"
+#include "test/ipc/buffer_lock.h"
 #include "test/ipc/own_shared_memory.h"
 #include "test/tool/tool_test.h"
 #include "tool/slot_list.h"
@@ -36,23 +33,6 @@ using test::Result;
 using test::run_tool;
 using test::Signal;
 using test::Slots;
-
-bool has_open(pid_t pid, const std::filesystem::path& file) {
-  std::error_code ended;
-  const auto directory = fmt::format("/proc/{}/fd", pid);
-  for (std::filesystem::directory_iterator fd(directory, ended), end; !ended && fd != end;
-       fd.increment(ended)) {
-    std::error_code closed;
-    if (std::filesystem::read_symlink(fd->path(), closed) == file) return true;
-  }
-  return false;
-}
-
-bool has_ended(pid_t child) {
-  siginfo_t info{};
-  return waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-         info.si_pid != 0;
-}
 
 class Dump : public test::ToolTest {
  protected:
@@ -98,7 +78,6 @@ class Dump : public test::ToolTest {
 
   void expect_nothing_written() const { EXPECT_EQ(files(), std::set<std::string>{}); }
 
-  // What there is beside the lock files.
   std::set<std::string> files() const {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(output_directory)) {
@@ -171,36 +150,13 @@ TEST_F(Dump, WaitsForTheLockOfADeadWorkersBuffer) {
   Result result{3, {}};
   for (int tries = 0; tries < 100 && result.status == 3; ++tries) {  // others may reclaim it
     Worker worker(endpoint, {{1}});
-    FileLock lock(lock_path(endpoint));
+    test::BufferLock lock(endpoint);
     lock.lock();
     worker.kill();
     result = dump("1", {"--limit", "20"});
   }
   EXPECT_EQ(result.status, 6) << result.output;
   EXPECT_TRUE(contains(result.output, std::to_string(getpid()))) << "the holder";
-  expect_nothing_written();
-}
-
-// A new worker's claim, once the dump waits for the lock.
-TEST_F(Dump, OfABufferThatIsTakenOverMeanwhileIsStatus6) {
-  Result result;
-  for (int tries = 0; tries < 100 && result.status != 6; ++tries) {  // others may reclaim it
-    Worker worker(endpoint, {{1}});
-    const test::Descriptor segment(shm_open(name().c_str(), O_RDWR, 0));
-    FileLock lock(lock_path(endpoint));
-    lock.lock();
-    worker.kill();
-    auto arguments = command("1");
-    arguments.insert(arguments.begin(), MOETAP_TOOL);
-    demo::test::Program program(arguments);
-    while (!has_open(program.pid(), lock.path()) && !has_ended(program.pid())) usleep(100);
-    if (!try_claim(segment.get(), Role::owner, name())) continue;
-    lock.unlock();
-    result.status = program.join();
-    result.output = program.output();
-  }
-  EXPECT_EQ(result.status, 6) << result.output;
-  EXPECT_TRUE(contains(result.output, fmt::format("by process {}", getpid()))) << result.output;
   expect_nothing_written();
 }
 
@@ -235,34 +191,26 @@ class DumpOfPutRows : public Dump {
     ChildProcess process_;
   };
 
-  // Dumps while a scheduler puts rows, the worker being dead.
-  void dump_often(bool lock_file_there) {
+  // Dumps while a scheduler puts rows, the worker being dead. Where the system lets it, in a
+  // /dev/shm where nobody else reclaims what a dead worker leaves.
+  void dump_often() {
+    test::mount_own_shared_memory("size=64m");
     constexpr int kDumps = 20;
     int dumps = 0;
     for (int tries = 0; tries < 100 && dumps < kDumps; ++tries) {  // others may reclaim it
       Worker worker(endpoint, {{0}});
       const Scheduler scheduler(endpoint);
       worker.kill();
-      if (!lock_file_there) std::filesystem::remove(lock_path(endpoint));
       for (; dumps < kDumps; ++dumps) {
         const Result result = dump("all", {"--missing"});
         if (result.status == 3) break;
         ASSERT_EQ(result.status, 0) << result.output;
-        EXPECT_TRUE(!lock_file_there || result.json()["states"]["present"] == endpoint.num_slots);
+        EXPECT_EQ(result.json()["states"]["present"], endpoint.num_slots);
         expect_whole_rows();
         if (HasFailure()) return;
       }
     }
     EXPECT_EQ(dumps, kDumps);
-  }
-
-  // Where the system lets it, in a /dev/shm where nobody else reclaims what a dead worker leaves.
-  void dump_often_alone(bool lock_file_there) {
-    ChildProcess alone([&] {
-      test::mount_own_shared_memory("size=64m");
-      dump_often(lock_file_there);
-    });
-    EXPECT_EQ(alone.join(), 0);
   }
 
   void expect_whole_rows() const {
@@ -276,9 +224,10 @@ class DumpOfPutRows : public Dump {
   }
 };
 
-TEST_F(DumpOfPutRows, WritesAllOfThemUnderTheLock) { dump_often_alone(true); }
-
-TEST_F(DumpOfPutRows, WritesNoTornOneWhereSomebodyRemovedTheLockFile) { dump_often_alone(false); }
+TEST_F(DumpOfPutRows, WritesAllOfThemUnderTheLock) {
+  ChildProcess alone([&] { dump_often(); });
+  EXPECT_EQ(alone.join(), 0);
+}
 
 TEST_F(Dump, WritesNothingIfARowIsMissing) {
   Worker worker(endpoint, {{1, 2, 3}});
@@ -516,7 +465,7 @@ TEST_F(Dump, OfABufferWithAnotherMagicIsStatus4) {
 TEST_F(Dump, SaysWhatElseWentWrongByItsStatus) {
   EXPECT_EQ(dump("1").status, 3) << "no such segment";
   const Worker worker(endpoint, {{1}});
-  FileLock lock(lock_path(endpoint));
+  test::BufferLock lock(endpoint);
   lock.lock();
   const Result busy = dump("1", {"--limit", "20"});
   EXPECT_EQ(busy.status, 6) << busy.output;

@@ -1,4 +1,3 @@
-#include <moetap/file_lock.h>
 #include <moetap/readers.h>
 #include <moetap/segment.h>
 
@@ -14,6 +13,7 @@
 #include "ipc/internal/claim.h"
 #include "ipc/internal/native_layout.h"
 #include "ipc/internal/ring.h"
+#include "test/ipc/buffer_lock.h"
 #include "test/ipc/step_records.h"
 #include "test/tool/tool_test.h"
 
@@ -88,7 +88,7 @@ TEST_F(Inspect, ShowsADeadWorkersBuffer) {
 
 TEST_F(Inspect, NamesTheHolderOfTheLockAndKeepsNone) {
   const Worker worker(endpoint, {{1}});
-  FileLock lock(lock_path(endpoint));
+  test::BufferLock lock(endpoint);
   EXPECT_EQ(inspected(name())["lock_held"], false);
   ASSERT_TRUE(lock.try_lock());
   const auto found = inspected(name());
@@ -106,7 +106,7 @@ TEST_F(Inspect, SaysThatTheLockIsHeldWhereItsHolderHasNoNumber) {
   };
   if (elsewhere({"/bin/true"}).status != 0) GTEST_SKIP() << "no PID namespaces here";
   const Worker worker(endpoint, {{1}});
-  FileLock lock(lock_path(endpoint));
+  test::BufferLock lock(endpoint);
   for (const bool shared : {false, true}) {  // a worker, a reader
     shared ? lock.lock_shared() : lock.lock();
     const Result text = elsewhere({MOETAP_TOOL, "inspect", name()});

@@ -11,11 +11,10 @@
 
 namespace moetap {
 
-// Creates (and owns) or opens a segment. The owner holds a lock on the segment's own descriptor for
-// its whole life (an open file description lock, fcntl(2)), which the kernel releases when the
-// process dies, and which its forked children do not get: a segment without that lock has no living
-// owner and is reclaimed by the next create(), whatever pids say. Anyone can ask who holds it
-// without taking it. Movable.
+// Creates (and owns) or opens a segment. The owner has a claim on it for its whole life (an open
+// file description lock, fcntl(2)), which the kernel releases when the process dies, and which its
+// forked children do not get: a segment without a claim has no living owner and is reclaimed by the
+// next create(), whatever pids say. Anyone can ask who has it without taking it. Movable.
 class Segment {
  public:
   // Reserves `bytes` (posix_fallocate, never SIGBUS later), mode 0600, zero-filled. Before that it
@@ -49,6 +48,8 @@ class Segment {
 
   const std::string& name() const { return name_; }
   std::span<std::byte> bytes() const;
+  // For flock(2) on its file, which has nothing to do with the claim. A forked child's is another.
+  int descriptor() const { return fd_; }
   bool is_owner() const;                                 // this process, not a fork of the owner
   bool owns_name() const;                                // as above, and the name leads to it
   bool owner_alive() const { return owner_pid() != 0; }  // also true in the owner itself

@@ -4,7 +4,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -30,8 +29,7 @@ struct SegmentInfo {
   pid_t owner_pid = 0;   // of the living owner, as its own PID namespace numbers it; else 0
   pid_t reader_pid = 0;  // of the living reader of a ring, likewise
   uid_t user = 0;
-  std::uint64_t bytes = 0;               // its size
-  std::filesystem::path lock_file = {};  // of a native buffer, if it names one; else empty
+  std::uint64_t bytes = 0;  // its size
 };
 
 // Every segment in /dev/shm whose name begins as ours do ("moetap_",
@@ -39,21 +37,12 @@ struct SegmentInfo {
 // could meet. SystemError when out of descriptors.
 std::vector<SegmentInfo> find_segments();
 
-// Removes the segment of this name, with its lock file, if its owner is dead: no process has it at
-// this very moment, whatever find_segments() said. False if there is none, it is in use or another
-// user's, or its name does not begin with "/moetap_"; SystemError if its owner is dead and the
-// system does not let it be removed (a mount point, a read-only file system). Whoever still has it
-// mapped keeps it. Any number of processes may call this, and start workers, at once.
+// Removes the segment of this name if its owner is dead: no process has it at this very moment,
+// whatever find_segments() said. False if there is none, it is in use or another user's, or its
+// name does not begin with "/moetap_"; SystemError if its owner is dead and the system does not let
+// it be removed (a mount point, a read-only file system). Whoever still has it mapped keeps it. Any
+// number of processes may call this, and start workers, at once.
 bool reclaim(const std::string& name);
-
-// Lock files of this user that no segment of this /dev/shm has any more: somebody removed that by
-// hand. In the directories that this process's environment leads to; those of another container's
-// /dev/shm, or of another machine, are left alone. Changes nothing.
-std::vector<std::filesystem::path> find_lone_lock_files();
-
-// Removes one, if it still has no segment: until then nobody can make that. Else false. SystemError
-// as above.
-bool reclaim_lock_file(const std::filesystem::path& path);
 
 // Why shared memory cannot be in huge pages here, with what to change; "" if it can.
 std::string why_no_huge_pages();

@@ -4,28 +4,24 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <cstdint>
 #include <filesystem>
 #include <mutex>
 #include <shared_mutex>
+#include <utility>
 
 namespace moetap {
 
-// A lock file that processes (and objects in one process: each has its own descriptor) exclude each
-// other with. The kernel releases it when the process dies; its forked children have no part in it.
-// One thread at a time an object.
+// The lock of a file that its maker keeps open: whoever opens the file for itself is excluded, in
+// this process too. The kernel releases it when the process dies. Forked children have no part in
+// it if the descriptor is guarded (fork_guard.h). One thread at a time per object.
 class FileLock {
  public:
-  // Opens the file, or creates it, mode 0600, following no symbolic link. SystemError;
-  // MismatchError if it is another user's or no regular file.
-  enum class Open : std::uint8_t { or_create, existing };
-  explicit FileLock(const std::filesystem::path& path, Open how = Open::or_create);
-  FileLock(FileLock&& other) noexcept;
-  FileLock& operator=(FileLock&& other) noexcept;
-  ~FileLock();
+  // The path is for messages.
+  FileLock(int fd, std::filesystem::path path) : path_(std::move(path)), fd_(fd) {}
 
   const std::filesystem::path& path() const { return path_; }
 
+  // SystemError if the system refuses.
   void lock();
   bool try_lock();
   void unlock();
@@ -37,14 +33,6 @@ class FileLock {
   bool try_lock_for(std::chrono::milliseconds limit);
   bool try_lock_shared_for(std::chrono::milliseconds limit);
 
-  // Which file it is, whatever its path leads to by now: two locks exclude each other if equal.
-  struct File {
-    std::uint64_t device = 0;
-    std::uint64_t inode = 0;
-    bool operator==(const File&) const = default;
-  };
-  File file() const;
-
   // A process that holds the lock, as /proc/locks has it; 0 if none does or it is not listed there
   // (another PID namespace, some overlay file systems).
   pid_t holder() const;
@@ -54,7 +42,7 @@ class FileLock {
   bool poll(int operation, std::chrono::milliseconds limit);
 
   std::filesystem::path path_;
-  int fd_ = -1;
+  int fd_;
 };
 
 // Holds the lock, or TimeoutError with the file and the process that holds it.
