@@ -5,11 +5,11 @@
 
 #include <memory>
 
-#include "gpu/internal/device_cache.h"
 #include "bench/benchmarks.h"
 #include "bench/fixture.h"
 #include "bench/worker.h"
 #include "bench/workload.h"
+#include "gpu/internal/device_cache.h"
 
 namespace moetap::bench {
 namespace {

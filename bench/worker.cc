@@ -9,7 +9,7 @@ namespace moetap::bench {
 namespace {
 
 std::unique_ptr<Transport> make_transport(std::string_view transport, Device& device,
-                                                 const Endpoint& endpoint) {
+                                          const Endpoint& endpoint) {
   return transport == "shm" ? make_shm_transport(device, endpoint)
                             : make_device_transport(device, endpoint);
 }

@@ -8,9 +8,9 @@
 #include <random>
 #include <vector>
 
-#include "gpu/internal/device_cache.h"
 #include "bench/gpu_check/checks.h"
 #include "bench/gpu_check/timing.h"
+#include "gpu/internal/device_cache.h"
 
 namespace moetap::bench {
 namespace {

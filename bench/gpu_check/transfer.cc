@@ -7,10 +7,10 @@
 #include <numeric>
 #include <system_error>
 
-#include "gpu/internal/device_cache.h"
 #include "bench/gpu_check/checks.h"
 #include "bench/gpu_check/timing.h"
 #include "bench/workload.h"
+#include "gpu/internal/device_cache.h"
 
 namespace moetap::bench {
 namespace {

@@ -65,7 +65,7 @@ class Worker {
 };
 
 std::unique_ptr<moetap::Transport> make_transport(moetap::Device& device,
-                                                         const WorkerConfig& config) {
+                                                  const WorkerConfig& config) {
   if (config.transport == TransportKind::shm) {
     return moetap::make_shm_transport(device, config.endpoint);
   }

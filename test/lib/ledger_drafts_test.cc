@@ -208,7 +208,8 @@ TEST_P(LedgerDrafts, RequestsThatHadTheSameBlockMayNotShareANumber) {
   ledger.accept(2, 2, room - 1);
 
   Blocks more = blocks_of(1);  // position room + i is where position i of request 1 was
-  more.resize(static_cast<std::size_t>(5 / GetParam() + 1));
+  const std::int64_t num_shared = 5 / GetParam() + 1;
+  more.resize(static_cast<std::size_t>(num_shared));
   ledger.schedule(3, 2, {room - 2, room + 6}, more);
   memory->publish(3, {{slot_of(1, 3), 305}, {slot_of(1, 4), 306}});
   const Tokens path{0, 1, 2, 3, 4, 6};

@@ -1,8 +1,9 @@
 // What most test files include, compiled once for each test program.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <moetap/error.h>
 #include <moetap/readers.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>

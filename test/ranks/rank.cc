@@ -15,7 +15,7 @@ namespace moetap::test {
 namespace {
 
 std::unique_ptr<Transport> make_transport(const Plan& plan, const Topology& topology,
-                                                 Device& device) {
+                                          Device& device) {
   const Endpoint endpoint = endpoint_of(plan.engine(), topology);
   if (!topology.publishes()) return make_capture_only_transport(device, endpoint);
   if (plan.transport == "shm") return make_shm_transport(device, endpoint);
@@ -171,6 +171,7 @@ void Rank::capture_layers(const std::vector<TopkIds>& ids) {
 // After a pass without it, as engines do.
 void Rank::record_graph() {
   std::vector<TopkIds> ids;
+  ids.reserve(static_cast<std::size_t>(num_layers()));
   if (plan_.graph == "inside") stream_->begin_capture();
   for (int layer = 0; layer < num_layers(); ++layer) ids.push_back(whole(layer, 1));
   const GraphGuard recording(capturer_, Plan::kPadded);
@@ -193,6 +194,7 @@ void Rank::run(Step step) {
   route(step);
   queue_slots(step);
   std::vector<std::int64_t> dp_tokens;
+  dp_tokens.reserve(static_cast<std::size_t>(plan_.dp));
   for (int rank = 0; rank < plan_.dp; ++rank) dp_tokens.push_back(plan_.num_tokens(step, rank));
   StepInfo info{.step = step, .num_tokens = num_tokens(step)};
   if (plan_.parts != "published") info.padded_tokens = plan_.padded_tokens(step, topology_.dp_rank);
@@ -200,6 +202,7 @@ void Rank::run(Step step) {
   capturer_.begin_step(info, *stream_);
 
   std::vector<TopkIds> ids;
+  ids.reserve(static_cast<std::size_t>(num_layers()));
   for (int layer = 0; layer < num_layers(); ++layer) ids.push_back(whole(layer, step));
   if (graph_) {
     stream_->launch(*graph_);

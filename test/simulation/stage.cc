@@ -12,8 +12,7 @@
 namespace moetap::simulation {
 namespace {
 
-std::unique_ptr<Transport> make_transport(SeededDevice& device,
-                                                 const StageOptions& options) {
+std::unique_ptr<Transport> make_transport(SeededDevice& device, const StageOptions& options) {
   if (options.shm) return make_shm_transport(device, options.endpoint);
   const DeviceTransportOptions transport{.staging_depth = options.staging_depth,
                                          .on_full = options.on_full};

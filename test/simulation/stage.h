@@ -70,6 +70,9 @@ class Stage {
 
   // How the open step looks.
   struct Open {
+    // For clang 14, which asks for a default constructor before it has read the initializers.
+    Open() {}
+
     Step step = 0;
     Trouble trouble = Trouble::none;
     bool graph = false;
