@@ -2,7 +2,7 @@
 // same bytes into memory of its own, which is taken in the same way.
 #include <moetap/ledger.h>
 #include <moetap/read_rows.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 #include <moetap/slots.h>
 
 #include <benchmark/benchmark.h>

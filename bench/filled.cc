@@ -1,6 +1,6 @@
 #include "bench/filled.h"
 
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 
 #include <algorithm>
 #include <vector>

@@ -1,7 +1,6 @@
 // The worker's end. publish/shm: from the end of the forward pass until the rows are visible, which
 // is when the call returns. publish/device: the time that the call takes of the worker's, with a
 // scheduler in another process that takes the steps in. publish_host/shm: the host half alone.
-#include <moetap/shm_writer.h>
 
 #include <benchmark/benchmark.h>
 
@@ -13,6 +12,7 @@
 #include "bench/fixture.h"
 #include "bench/publishing.h"
 #include "bench/workload.h"
+#include "ipc/internal/shm_writer.h"
 
 namespace moetap::bench {
 namespace {

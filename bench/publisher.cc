@@ -1,11 +1,11 @@
 #include "bench/publisher.h"
 
-#include <moetap/channel.h>
-#include <moetap/shm_writer.h>
-#include <moetap/step_record.h>
-
 #include <algorithm>
 #include <memory>
+
+#include "ipc/internal/channel.h"
+#include "ipc/internal/shm_writer.h"
+#include "lib/internal/step_record.h"
 
 namespace moetap::bench {
 namespace {

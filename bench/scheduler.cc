@@ -1,7 +1,7 @@
 #include "bench/scheduler.h"
 
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
 
 #include <algorithm>
 #include <memory>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <moetap/endpoint.h>
-#include <moetap/wait.h>
 
 #include <atomic>
 #include <chrono>
@@ -11,6 +10,7 @@
 
 #include "bench/process.h"
 #include "bench/workload.h"
+#include "ipc/internal/wait.h"
 
 namespace moetap::bench {
 

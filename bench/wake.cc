@@ -1,6 +1,5 @@
 // What it costs to tell another process something: half a round trip through a word in shared
 // memory, by a waiter that spins and by one that sleeps in a futex.
-#include <moetap/wait.h>
 
 #include <benchmark/benchmark.h>
 
@@ -11,6 +10,7 @@
 #include "bench/benchmarks.h"
 #include "bench/fixture.h"
 #include "bench/process.h"
+#include "ipc/internal/wait.h"
 
 namespace moetap::bench {
 namespace {

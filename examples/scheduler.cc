@@ -5,8 +5,8 @@
 #include <moetap/error.h>
 #include <moetap/ledger.h>
 #include <moetap/read_rows.h>
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
 
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 #include <moetap/routes.h>
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #include "tool/live_segment.h"
 
 #include <moetap/error.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 
 #include <fmt/format.h>
 
@@ -86,9 +86,9 @@ void LiveSegment::look_at_buffer(Activity& activity) {
     Endpoint endpoint = *endpoint_;
     endpoint.limit = kLimit;
     reader_ = make_shm_reader(endpoint);
-    last_step_ = reader_->last_step();  // the first look only says where it starts
+    last_step_ = reader_->poll();  // the first look only says where it starts
   }
-  activity.last_step = reader_->last_step();
+  activity.last_step = reader_->poll();
   if (activity.last_step <= last_step_) return;
   const StepWindow window{last_step_ + 1, activity.last_step};
   EvenSample newer(kSample);

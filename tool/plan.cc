@@ -1,7 +1,6 @@
 // What an endpoint will take. Every number comes from the function that the code itself allocates
 // by.
 #include <moetap/endpoint.h>
-#include <moetap/step_record.h>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include "ipc/internal/native_layout.h"
 #include "ipc/internal/ring.h"
 #include "ipc/internal/wire_layout.h"
+#include "lib/internal/step_record.h"
 #include "tool/commands.h"
 #include "tool/output.h"
 #include "tool/text.h"

@@ -1,5 +1,5 @@
-#include <moetap/router.h>
 #include <moetap/topk_ids.h>
+#include <moetap/topk_router.h>
 #include <moetap/transport.h>
 
 #include <fmt/format.h>

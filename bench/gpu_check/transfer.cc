@@ -1,4 +1,3 @@
-#include <moetap/step_record.h>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -11,6 +10,7 @@
 #include "bench/gpu_check/timing.h"
 #include "bench/workload.h"
 #include "gpu/internal/device_cache.h"
+#include "lib/internal/step_record.h"
 
 namespace moetap::bench {
 namespace {

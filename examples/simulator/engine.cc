@@ -2,7 +2,7 @@
 
 #include <moetap/error.h>
 #include <moetap/read_rows.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 
 #include <fmt/format.h>
 

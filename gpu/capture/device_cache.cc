@@ -30,13 +30,13 @@ MOETAP_DEFINE_KERNEL(CaptureKernel<std::int32_t>);
 MOETAP_DEFINE_KERNEL(CaptureKernel<std::int64_t>);
 MOETAP_DEFINE_KERNEL(SnapshotKernel<std::uint8_t>);
 MOETAP_DEFINE_KERNEL(SnapshotKernel<std::uint16_t>);
-MOETAP_DEFINE_KERNEL(WeighedCaptureKernel<std::uint8_t>);
-MOETAP_DEFINE_KERNEL(WeighedCaptureKernel<std::uint16_t>);
-MOETAP_DEFINE_KERNEL(WeighedCaptureKernel<std::int16_t>);
-MOETAP_DEFINE_KERNEL(WeighedCaptureKernel<std::int32_t>);
-MOETAP_DEFINE_KERNEL(WeighedCaptureKernel<std::int64_t>);
-MOETAP_DEFINE_KERNEL(WeighedSnapshotKernel<std::uint8_t>);
-MOETAP_DEFINE_KERNEL(WeighedSnapshotKernel<std::uint16_t>);
+MOETAP_DEFINE_KERNEL(WeightedCaptureKernel<std::uint8_t>);
+MOETAP_DEFINE_KERNEL(WeightedCaptureKernel<std::uint16_t>);
+MOETAP_DEFINE_KERNEL(WeightedCaptureKernel<std::int16_t>);
+MOETAP_DEFINE_KERNEL(WeightedCaptureKernel<std::int32_t>);
+MOETAP_DEFINE_KERNEL(WeightedCaptureKernel<std::int64_t>);
+MOETAP_DEFINE_KERNEL(WeightedSnapshotKernel<std::uint8_t>);
+MOETAP_DEFINE_KERNEL(WeightedSnapshotKernel<std::uint16_t>);
 
 namespace {
 
@@ -119,10 +119,10 @@ void DeviceCache::load_kernels() {
                     CaptureKernel<std::int64_t>, SnapshotKernel<std::uint8_t>,
                     SnapshotKernel<std::uint16_t>>();
   } else {
-    load.operator()<WeighedCaptureKernel<std::uint8_t>, WeighedCaptureKernel<std::uint16_t>,
-                    WeighedCaptureKernel<std::int16_t>, WeighedCaptureKernel<std::int32_t>,
-                    WeighedCaptureKernel<std::int64_t>, WeighedSnapshotKernel<std::uint8_t>,
-                    WeighedSnapshotKernel<std::uint16_t>>();
+    load.operator()<WeightedCaptureKernel<std::uint8_t>, WeightedCaptureKernel<std::uint16_t>,
+                    WeightedCaptureKernel<std::int16_t>, WeightedCaptureKernel<std::int32_t>,
+                    WeightedCaptureKernel<std::int64_t>, WeightedSnapshotKernel<std::uint8_t>,
+                    WeightedSnapshotKernel<std::uint16_t>>();
   }
 }
 
@@ -282,7 +282,7 @@ void DeviceCache::launch_capture(int layer, const TopkIds& topk_ids, std::int64_
   const TopkWeights& weights = topk_ids.weights;
   if (weights.type == WeightType::none) return stream.launch(kernel, blocks);
   const WeightSource source{weights.data, weights.row_stride, weights.type, weights.gathered};
-  stream.launch(WeighedCaptureKernel<T>{kernel, source}, blocks);
+  stream.launch(WeightedCaptureKernel<T>{kernel, source}, blocks);
 }
 
 void DeviceCache::capture(int layer, const TopkIds& topk_ids, std::int64_t first_row,
@@ -341,9 +341,9 @@ void DeviceCache::launch_snapshot(const Slot* slot_mapping, const std::uint32_t*
                .wanted = tokens == nullptr ? -1 : num_rows},
   };
   if (shape_.weight_type() == WeightType::none) return stream.launch(kernel, blocks);
-  stream.launch(WeighedSnapshotKernel<Id>{kernel, memory_.data() + layout_.weights,
-                                          static_cast<std::uint32_t>(shape_.weights_offset()),
-                                          shape_.weight_type()},
+  stream.launch(WeightedSnapshotKernel<Id>{kernel, memory_.data() + layout_.weights,
+                                           static_cast<std::uint32_t>(shape_.weights_offset()),
+                                           shape_.weight_type()},
                 blocks);
 }
 

@@ -1,5 +1,5 @@
 #include <moetap/error.h>
-#include <moetap/router.h>
+#include <moetap/topk_router.h>
 
 #include <fmt/format.h>
 

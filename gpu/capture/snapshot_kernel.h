@@ -1,12 +1,11 @@
 // The kernel that makes a step's record of what was captured, one launch for all of it.
 #pragma once
 
-#include <moetap/step_record.h>
-
 #include <cstdint>
 #include <limits>
 
 #include "gpu/capture/kernels.h"
+#include "lib/internal/step_record.h"
 
 namespace moetap {
 

@@ -92,7 +92,7 @@ struct WeightSource {
 };
 
 template <class T>
-struct WeighedCaptureKernel {
+struct WeightedCaptureKernel {
   static constexpr std::int64_t kTokens = CaptureKernel<T>::kTokens;
   static constexpr int kLanes = CaptureKernel<T>::kLanes;
 
@@ -107,7 +107,7 @@ struct WeighedCaptureKernel {
 };
 
 template <class Id>
-struct WeighedSnapshotKernel {
+struct WeightedSnapshotKernel {
   static constexpr std::int64_t kTokens = SnapshotKernel<Id>::kTokens;
 
   SnapshotKernel<Id> ids;

@@ -5,7 +5,6 @@
 #include <moetap/route_sink.h>
 #include <moetap/shape.h>
 #include <moetap/step.h>
-#include <moetap/step_record.h>
 #include <moetap/topk_ids.h>
 
 #include <cstddef>
@@ -14,6 +13,8 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "lib/internal/step_record.h"
 
 namespace moetap {
 

@@ -1,9 +1,9 @@
-// The kernel behind <moetap/router.h>. A team works on a token: a warp on a GPU, whose lanes share
-// the experts; on a host one lane, which has all of them.
+// The kernel behind <moetap/topk_router.h>. A team works on a token: a warp on a GPU, whose lanes
+// share the experts; on a host one lane, which has all of them.
 #pragma once
 
 #include <moetap/route_sink.h>
-#include <moetap/router.h>
+#include <moetap/topk_router.h>
 
 #include <cmath>
 #include <cstdint>

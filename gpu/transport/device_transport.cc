@@ -1,6 +1,5 @@
 // The `device` transport's worker end where the scheduler keeps the rows: copies go straight into
 // the ring that the scheduler drains.
-#include <moetap/channel.h>
 #include <moetap/error.h>
 #include <moetap/transport.h>
 
@@ -11,6 +10,7 @@
 #include "gpu/transport/request_transport.h"
 #include "gpu/transport/step_descriptor.h"
 #include "gpu/transport/step_pipeline.h"
+#include "ipc/internal/channel.h"
 #include "lib/internal/injection.h"
 
 namespace moetap {

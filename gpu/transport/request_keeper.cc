@@ -1,7 +1,6 @@
 #include "gpu/transport/request_keeper.h"
 
 #include <moetap/error.h>
-#include <moetap/step_record.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +10,7 @@
 #include "gpu/transport/step_descriptor.h"
 #include "ipc/internal/system_limits.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/step_record.h"
 
 namespace moetap {
 namespace {

@@ -2,7 +2,6 @@
 // that neither the worker nor the device's callbacks ever wait for the scheduler.
 #pragma once
 
-#include <moetap/channel.h>
 #include <moetap/endpoint.h>
 #include <moetap/step.h>
 
@@ -18,6 +17,7 @@
 
 #include "gpu/transport/request_cache.h"
 #include "gpu/transport/step_failures.h"
+#include "ipc/internal/channel.h"
 
 namespace moetap {
 

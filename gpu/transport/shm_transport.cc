@@ -1,7 +1,5 @@
 // The `shm` transport's worker end: snapshot, blocking copy, scatter under the lock.
 #include <moetap/error.h>
-#include <moetap/shm_writer.h>
-#include <moetap/step_record.h>
 #include <moetap/transport.h>
 
 #include <algorithm>
@@ -15,7 +13,9 @@
 #include "gpu/capture/snapshot_kernel.h"
 #include "gpu/internal/snapshot.h"
 #include "gpu/transport/step_failures.h"
+#include "ipc/internal/shm_writer.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/step_record.h"
 
 namespace moetap {
 namespace {

@@ -1,13 +1,12 @@
 // How a step that arrived is announced in the ring.
 #pragma once
 
-#include <moetap/channel.h>
-
 #include <algorithm>
 #include <cstring>
 #include <string_view>
 
 #include "gpu/transport/step_failures.h"
+#include "ipc/internal/channel.h"
 
 namespace moetap {
 

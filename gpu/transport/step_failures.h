@@ -3,7 +3,6 @@
 #pragma once
 
 #include <moetap/error.h>
-#include <moetap/step_record.h>
 
 #include <array>
 #include <cstddef>
@@ -11,6 +10,8 @@
 #include <mutex>
 #include <string_view>
 #include <vector>
+
+#include "lib/internal/step_record.h"
 
 namespace moetap {
 

@@ -1,12 +1,11 @@
 #include "gpu/transport/step_pipeline.h"
 
-#include <moetap/step_record.h>
-
 #include <fmt/format.h>
 
 #include <utility>
 
 #include "lib/internal/injection.h"
+#include "lib/internal/step_record.h"
 
 namespace moetap {
 

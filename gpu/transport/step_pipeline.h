@@ -4,7 +4,6 @@
 
 #include <moetap/device.h>
 #include <moetap/endpoint.h>
-#include <moetap/wait.h>
 
 #include <atomic>
 #include <cstddef>
@@ -16,6 +15,7 @@
 
 #include "gpu/internal/snapshot.h"
 #include "gpu/transport/step_failures.h"
+#include "ipc/internal/wait.h"
 
 namespace moetap {
 

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <moetap/endpoint.h>
-#include <moetap/segment.h>
 #include <moetap/types.h>
-#include <moetap/wait.h>
 
 #include <atomic>
 #include <cstddef>
@@ -12,6 +10,8 @@
 #include <string>
 
 #include "ipc/internal/file_lock.h"
+#include "ipc/internal/segment.h"
+#include "ipc/internal/wait.h"
 #include "ipc/segment/control.h"
 #include "ipc/table/lock_times.h"
 #include "ipc/table/slot_buffer.h"

@@ -10,18 +10,17 @@
 // The order of its loads, stores and fences is checked in test/model (ring, marks).
 #pragma once
 
-#include <moetap/channel.h>
-#include <moetap/step_record.h>
-#include <moetap/wait.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "ipc/internal/channel.h"
+#include "ipc/internal/wait.h"
 #include "ipc/reader/lease_note.h"
 #include "ipc/ring/drop_note.h"
 #include "ipc/segment/control.h"
+#include "lib/internal/step_record.h"
 
 namespace moetap {
 

@@ -3,7 +3,6 @@
 
 #include <moetap/endpoint.h>
 #include <moetap/read_transport.h>
-#include <moetap/shm_writer.h>
 #include <moetap/types.h>
 
 #include <algorithm>
@@ -11,6 +10,8 @@
 #include <memory>
 #include <span>
 #include <string>
+
+#include "ipc/internal/shm_writer.h"
 
 namespace moetap {
 

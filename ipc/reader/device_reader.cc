@@ -2,8 +2,7 @@
 // buffer of its own, in the calls of the scheduler's one thread, so that no lock is needed.
 #include <moetap/error.h>
 #include <moetap/lease.h>
-#include <moetap/readers.h>
-#include <moetap/step_record.h>
+#include <moetap/read_transport.h>
 
 #include <fmt/format.h>
 
@@ -20,6 +19,7 @@
 #include "ipc/system/private_memory.h"
 #include "ipc/table/slot_buffer.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/step_record.h"
 
 namespace moetap {
 namespace {
@@ -39,7 +39,7 @@ class DeviceReader final : public SlotReadTransport {
   DroppedSteps dropped() override { return stream_.outcomes().dropped(); }
   std::int64_t num_slots() const override { return stream_.endpoint().num_slots; }
 
-  Step last_step() override {
+  Step poll() override {
     const bool lent = leases_.size() > 0 && !MOETAP_OFF("H25 no step while rows are lent");
     while (!lent && stream_.next([this](const auto& item) { take_in(item); })) {
     }
@@ -58,7 +58,7 @@ class DeviceReader final : public SlotReadTransport {
     stream_.until_step(step, left, [this](const auto& item) { take_in(item); });
   }
 
-  // What earlier calls of wait_for() and last_step() took in; a step that still waits in the ring
+  // What earlier calls of wait_for() and poll() took in; a step that still waits in the ring
   // cannot overwrite anything yet.
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override {

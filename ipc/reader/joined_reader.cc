@@ -1,4 +1,4 @@
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 #include <moetap/stages.h>
 
 #include <atomic>
@@ -47,7 +47,7 @@ void attach_one(SlotReaderMaker make, const Endpoint& endpoint, std::atomic<int>
     reader = make(endpoint);
   }
   while (missing > 0 && !MOETAP_OFF("H35 taken in while others attach")) {
-    reader->last_step();
+    reader->poll();
     std::this_thread::sleep_for(Milliseconds(1));
   }
 }

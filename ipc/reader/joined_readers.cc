@@ -38,9 +38,9 @@ void JoinedReaders::add(std::unique_ptr<SlotReadTransport> reader, std::string n
   members_.push_back({std::move(reader), std::move(name)});
 }
 
-Step JoinedReaders::last_step() {
+Step JoinedReaders::poll() {
   Step least = StepWindow{}.last;
-  for (const Member& member : members_) least = std::min(least, member.reader->last_step());
+  for (const Member& member : members_) least = std::min(least, member.reader->poll());
   return arrived_ = std::max(arrived_, least);
 }
 
@@ -60,22 +60,22 @@ DroppedSteps JoinedReaders::dropped() const {
   return all;
 }
 
-const JoinedReaders::Member* JoinedReaders::poll(Step step) {
+const JoinedReaders::Member* JoinedReaders::poll_all(Step step) {
   const Member* behind = nullptr;
   for (const Member& member : members_) {
     if (behind != nullptr && MOETAP_OFF("H35 all in turn")) break;
-    if (member.reader->last_step() < step && behind == nullptr) behind = &member;
+    if (member.reader->poll() < step && behind == nullptr) behind = &member;
   }
   return behind;
 }
 
 void JoinedReaders::wait_for(Step step, Milliseconds limit) {
   const auto start = Clock::now();
-  for (const Member* behind = poll(step); behind != nullptr; behind = poll(step)) {
+  for (const Member* behind = poll_all(step); behind != nullptr; behind = poll_all(step)) {
     const auto waited = Clock::now() - start;
     // Whoever died may have handed over its last words just before.
     const bool alive = behind->reader->worker_alive();
-    if ((!alive && behind->reader->last_step() < step) || waited >= limit) {
+    if ((!alive && behind->reader->poll() < step) || waited >= limit) {
       throw_timeout(*behind, step, limit);
     }
     pause_for(waited);

@@ -28,7 +28,7 @@ class JoinedReaders {
   // See SlotReadTransport; of all members, within one limit. StepFailed if it failed in any of
   // them, once its outcome is known in all, so that nothing of it can still arrive. A wait polls
   // all of them in turn, so that none stands with a full ring while another is waited for (H35).
-  Step last_step();
+  Step poll();
   void wait_for(Step step, Milliseconds limit);
   bool worker_alive() const;
   DroppedSteps dropped() const;
@@ -38,7 +38,7 @@ class JoinedReaders {
 
  private:
   // Takes in what has arrived at all of them. The first that has not come to `step`, or null.
-  const Member* poll(Step step);
+  const Member* poll_all(Step step);
   [[noreturn]] void throw_timeout(const Member& member, Step step, Milliseconds limit) const;
 
   std::vector<Member> members_;

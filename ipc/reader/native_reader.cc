@@ -1,5 +1,4 @@
 #include <moetap/error.h>
-#include <moetap/segment.h>
 
 #include <fmt/format.h>
 
@@ -10,6 +9,7 @@
 
 #include "ipc/internal/names.h"
 #include "ipc/internal/native_layout.h"
+#include "ipc/internal/segment.h"
 #include "ipc/internal/shm_ends.h"
 #include "ipc/ring/step_outcomes.h"
 #include "ipc/system/fork_guard.h"
@@ -43,7 +43,7 @@ class NativeReader : public SlotReadTransport {
   bool worker_alive() override { return segment_.owner_alive(); }
 
   // The control block only says when to look; what has come is for the buffer to say.
-  Step last_step() override {
+  Step poll() override {
     const Step announced = control_->last_step.load(std::memory_order_acquire);
     const Step written = buffer_.last_step();
     if (announced > written || announced < last_step_) {
@@ -56,7 +56,7 @@ class NativeReader : public SlotReadTransport {
   }
 
   void wait_for(Step step, Milliseconds limit) override {
-    const auto ready = [&] { return last_step() >= step; };
+    const auto ready = [&] { return poll() >= step; };
     const auto deadline = deadline_after(limit);
     while (!wait_until(control_->wake, std::min(deadline, Clock::now() + kLook), ready)) {
       const bool alive = segment_.owner_alive();
@@ -70,7 +70,7 @@ class NativeReader : public SlotReadTransport {
             std::span<std::byte> rows, std::span<RowState> states) override {
     const std::size_t row_bytes = buffer_.limits().row_bytes;
     check_read(buffer_.limits(), slots, windows.size(), rows.size(), states.size());
-    check_arrived(windows, last_step());
+    check_arrived(windows, poll());
     const std::size_t most = rows_per_hold(row_bytes);
     for (std::size_t first = 0; first < slots.size(); first += most) {
       const std::size_t n = std::min(most, slots.size() - first);
@@ -131,12 +131,12 @@ class NativeReader : public SlotReadTransport {
     if (!alive) {
       throw TimeoutError(fmt::format(
           "step {} will not come: the worker of {}, process {}, has died; its last step was {}",
-          step, segment_.name(), worker_, last_step()));
+          step, segment_.name(), worker_, poll()));
     }
     throw TimeoutError(fmt::format(
         "step {} of {} did not come within {} ms; the worker, process {}, lives and its last step "
         "was {}: see what it waits for, or raise the limit",
-        step, segment_.name(), limit.count(), worker_, last_step()));
+        step, segment_.name(), limit.count(), worker_, poll()));
   }
 
   void throw_if_failed(Step step) {

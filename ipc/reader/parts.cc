@@ -18,7 +18,7 @@ class PartReader final : public SlotReadTransport {
 
   const ModelShape& shape() const override { return parts_.first().shape(); }
   std::int64_t num_slots() const override { return parts_.first().num_slots(); }
-  Step last_step() override { return parts_.last_step(); }
+  Step poll() override { return parts_.poll(); }
   void wait_for(Step step, Milliseconds limit) override { parts_.wait_for(step, limit); }
   bool worker_alive() override { return parts_.worker_alive(); }
   DroppedSteps dropped() override { return parts_.dropped(); }

@@ -80,8 +80,8 @@ class Polled : public Transport {
   }
 
   const ModelShape& shape() const override { return reader_->shape(); }
-  Step last_step() override {
-    return with_reader([](Transport& r) { return r.last_step(); });
+  Step poll() override {
+    return with_reader([](Transport& r) { return r.poll(); });
   }
   void wait_for(Step step, Milliseconds limit) override {
     with_reader([&](Transport& r) { r.wait_for(step, limit); });
@@ -111,7 +111,7 @@ class Polled : public Transport {
     try {
       while (!stop_) {
         const bool lives = reader_->worker_alive();  // before its last words are taken in
-        const Step last = MOETAP_OFF("H36 a thread that polls") ? seen : reader_->last_step();
+        const Step last = MOETAP_OFF("H36 a thread that polls") ? seen : reader_->poll();
         if (last != seen || lives != alive) readable_.set();
         seen = last;
         alive = lives;

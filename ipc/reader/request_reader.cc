@@ -1,7 +1,7 @@
 // The scheduler's end of the device transport with a host cache per request: collects what the
 // worker hands over when a request finishes, until somebody takes it.
 #include <moetap/error.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 
 #include <fmt/format.h>
 
@@ -63,7 +63,7 @@ class RingRequestReader final : public RequestReadTransport {
   bool worker_alive() override { return stream_.producer_alive(); }
   DroppedSteps dropped() override { return stream_.outcomes().dropped(); }
 
-  Step last_step() override {
+  Step poll() override {
     while (stream_.next([this](const auto& item) { take_in(item); })) {
     }
     return stream_.outcomes().last();

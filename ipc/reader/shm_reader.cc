@@ -1,4 +1,4 @@
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 
 #include "ipc/internal/shm_ends.h"
 

@@ -48,7 +48,7 @@ class StageReader final : public SlotReadTransport {
 
   const ModelShape& shape() const override { return model_; }
   std::int64_t num_slots() const override { return stages_.first().num_slots(); }
-  Step last_step() override { return stages_.last_step(); }
+  Step poll() override { return stages_.poll(); }
   void wait_for(Step step, Milliseconds limit) override { stages_.wait_for(step, limit); }
   bool worker_alive() override { return stages_.worker_alive(); }
   DroppedSteps dropped() override { return stages_.dropped(); }

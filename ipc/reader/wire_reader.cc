@@ -1,7 +1,5 @@
 #include <moetap/error.h>
 #include <moetap/picks.h>
-#include <moetap/segment.h>
-#include <moetap/wait.h>
 
 #include <fmt/format.h>
 
@@ -14,8 +12,10 @@
 #include <vector>
 
 #include "ipc/internal/names.h"
+#include "ipc/internal/segment.h"
 #include "ipc/internal/shm_ends.h"
 #include "ipc/internal/slot_lists.h"
+#include "ipc/internal/wait.h"
 #include "ipc/internal/wire_layout.h"
 #include "ipc/system/fork_guard.h"
 #include "ipc/system/private_copy.h"
@@ -83,7 +83,7 @@ class WireReader : public SlotReadTransport {
 
   const ModelShape& shape() const override { return shape_; }
   std::int64_t num_slots() const override { return num_slots_; }
-  Step last_step() override { return 0; }
+  Step poll() override { return 0; }
 
   void wait_for(Step step, Milliseconds) override {
     throw StateError(fmt::format(

@@ -1,7 +1,4 @@
-#include <moetap/channel.h>
 #include <moetap/error.h>
-#include <moetap/segment.h>
-#include <moetap/wait.h>
 
 #include <fmt/format.h>
 
@@ -14,8 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "ipc/internal/names.h"
 #include "ipc/internal/ring.h"
+#include "ipc/internal/segment.h"
+#include "ipc/internal/wait.h"
 #include "ipc/system/fork_guard.h"
 #include "lib/internal/injection.h"
 

@@ -2,11 +2,10 @@
 // since it last handed over a record. Those before that are told in the record itself.
 #pragma once
 
-#include <moetap/channel.h>
-
 #include <cstdint>
 #include <optional>
 
+#include "ipc/internal/channel.h"
 #include "ipc/ring/shared_note.h"
 
 namespace moetap {

@@ -2,14 +2,14 @@
 // the outcome of every step that went by.
 #pragma once
 
-#include <moetap/channel.h>
 #include <moetap/endpoint.h>
 #include <moetap/lease.h>
-#include <moetap/wait.h>
 
 #include <chrono>
 #include <string>
 
+#include "ipc/internal/channel.h"
+#include "ipc/internal/wait.h"
 #include "ipc/ring/step_outcomes.h"
 
 namespace moetap {

@@ -1,7 +1,6 @@
 // What a reader knows about the steps that reached it.
 #pragma once
 
-#include <moetap/channel.h>
 #include <moetap/error.h>
 #include <moetap/step.h>
 #include <moetap/types.h>
@@ -11,6 +10,8 @@
 #include <deque>
 #include <string>
 #include <string_view>
+
+#include "ipc/internal/channel.h"
 
 namespace moetap {
 

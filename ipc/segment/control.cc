@@ -1,7 +1,6 @@
 #include "ipc/segment/control.h"
 
 #include <moetap/error.h>
-#include <moetap/wait.h>
 
 #include <fmt/format.h>
 
@@ -12,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "ipc/internal/wait.h"
 #include "ipc/system/private_copy.h"
 #include "lib/internal/injection.h"
 

@@ -3,11 +3,12 @@
 #pragma once
 
 #include <moetap/endpoint.h>
-#include <moetap/segment.h>
 
 #include <atomic>
 #include <cstdint>
 #include <string>
+
+#include "ipc/internal/segment.h"
 
 namespace moetap {
 

@@ -1,5 +1,6 @@
+#include "ipc/internal/segment.h"
+
 #include <moetap/error.h>
-#include <moetap/segment.h>
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,7 +1,6 @@
 #include "ipc/internal/file_lock.h"
 
 #include <moetap/error.h>
-#include <moetap/wait.h>
 
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -15,6 +14,8 @@
 #include <sstream>
 #include <string>
 #include <thread>
+
+#include "ipc/internal/wait.h"
 
 namespace moetap {
 namespace {

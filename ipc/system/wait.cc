@@ -1,4 +1,5 @@
-#include <moetap/wait.h>
+
+#include "ipc/internal/wait.h"
 
 #include <linux/futex.h>
 #include <sched.h>

@@ -1,12 +1,12 @@
 // How long the lock of a buffer is waited for and held, at most (H24).
 #pragma once
 
-#include <moetap/shm_writer.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <utility>
+
+#include "ipc/internal/shm_writer.h"
 
 namespace moetap {
 

@@ -1,5 +1,4 @@
 #include <moetap/error.h>
-#include <moetap/segment.h>
 
 #include <fmt/format.h>
 
@@ -10,6 +9,7 @@
 
 #include "ipc/internal/names.h"
 #include "ipc/internal/native_layout.h"
+#include "ipc/internal/segment.h"
 #include "ipc/internal/shm_ends.h"
 #include "lib/internal/injection.h"
 

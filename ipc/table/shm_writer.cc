@@ -1,5 +1,6 @@
+#include "ipc/internal/shm_writer.h"
+
 #include <moetap/error.h>
-#include <moetap/shm_writer.h>
 
 #include <fmt/format.h>
 

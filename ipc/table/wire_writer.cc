@@ -1,9 +1,9 @@
-#include <moetap/segment.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "ipc/internal/names.h"
+#include "ipc/internal/segment.h"
 #include "ipc/internal/shm_ends.h"
 #include "ipc/internal/slot_lists.h"
 #include "ipc/internal/system_limits.h"

@@ -1,7 +1,8 @@
+#include "lib/internal/step_record.h"
+
 #include <moetap/device_fault.h>
 #include <moetap/error.h>
 #include <moetap/step.h>
-#include <moetap/step_record.h>
 
 #include <fmt/format.h>
 

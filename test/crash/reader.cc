@@ -1,5 +1,5 @@
 #include <moetap/error.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -79,7 +79,7 @@ class Follower {
       failed = true;
       if (!fails(last + 1)) wrong(setup_, error.what());
     }
-    const Step came = reader.last_step();
+    const Step came = reader.poll();
     // Only the latest failures are remembered.
     if (!failed && fails(last + 1) && came <= last + kFailEvery) {
       wrong(setup_, fmt::format("step {} failed, and a reader was not told", last + 1));
@@ -235,13 +235,13 @@ class SlotFollower final : public Follower {
   // Rows that were half written when the worker was killed, under its lock.
   void check_remains() override {
     check_all();
-    last_ = reader_->last_step();
+    last_ = reader_->poll();
     check_lost();
     if (setup_.kill.transport != Transport::shm || !setup_.kill.rows_missing || generation() == 0 ||
         !shared_.killed_at_point[generation()]) {
       return;
     }
-    const std::vector<Slot> slots = slots_of_step(setup_.seed, reader_->last_step() + 1);
+    const std::vector<Slot> slots = slots_of_step(setup_.seed, reader_->poll() + 1);
     const StepWindow any;
     for (const RowState state : read(slots, {&any, 1})) {
       if (state != RowState::missing) {

@@ -42,7 +42,7 @@ class SlotRowsReader : public moetap::SlotReadTransport {
       : source_(source), run_next_(std::move(run_next)) {}
   const moetap::ModelShape& shape() const override { return source_.shape; }
   std::int64_t num_slots() const override { return std::ssize(source_.stamps); }
-  Step last_step() override { return source_.last_step; }
+  Step poll() override { return source_.last_step; }
   void wait_for(Step step, moetap::Milliseconds) override {
     while (step > source_.last_step) run_next_();
   }

@@ -1,9 +1,7 @@
 // A `shm` segment, native or wire, whose bytes anyone may have written: both ends go on using it,
 // and meet nothing but exceptions.
 #include <moetap/error.h>
-#include <moetap/readers.h>
-#include <moetap/segment.h>
-#include <moetap/shm_writer.h>
+#include <moetap/read_transport.h>
 
 #include <unistd.h>
 
@@ -14,6 +12,8 @@
 #include <vector>
 
 #include "ipc/internal/names.h"
+#include "ipc/internal/segment.h"
+#include "ipc/internal/shm_writer.h"
 #include "ipc/table/wire_lock.h"
 #include "test/fuzz/scribble.h"
 

@@ -2,9 +2,8 @@
 // it, and meet nothing but exceptions.
 #include "ipc/internal/ring.h"
 
-#include <moetap/channel.h>
 #include <moetap/error.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "test/fuzz/scribble.h"
 
 using namespace moetap;
@@ -83,7 +83,7 @@ class Fuzzed {
 
   void take_in() {
     const Step step = step_;
-    if (by_slot_) by_slot_->last_step();
+    if (by_slot_) by_slot_->poll();
     if (by_slot_) by_slot_->wait_for(step, Milliseconds(0));
     if (by_request_) by_request_->wait_for(step, Milliseconds(0));
   }

@@ -1,5 +1,6 @@
 // A segment with any bytes, to the tool that people look at segments with.
-#include <moetap/segment.h>
+
+#include "ipc/internal/segment.h"
 
 #include <nlohmann/json.hpp>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 // Models whose layers tell their picks in every way, bound with one call, from router to reader.
 #include <moetap/bind.h>
 #include <moetap/error.h>
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
 #include <moetap/topk_ids.h>
 #include <moetap/transport.h>
 

@@ -1,6 +1,6 @@
 #include <moetap/error.h>
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
 #include <moetap/transport.h>
 
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
 // A worker and its scheduler, two processes, over both transports: every row that the scheduler
 // reads is exact or says that it is not.
 #include <moetap/error.h>
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
 #include <moetap/transport.h>
 
 #include <gtest/gtest.h>

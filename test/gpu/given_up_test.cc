@@ -1,8 +1,8 @@
 // Steps that end without their rows: what the reader hears, and that the next step works.
 #include <moetap/capturer.h>
 #include <moetap/error.h>
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
 #include <moetap/route_sink.h>
 #include <moetap/transport.h>
 

@@ -3,7 +3,7 @@
 #include <moetap/collective.h>
 #include <moetap/device_fault.h>
 #include <moetap/error.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 #include <moetap/route_sink.h>
 #include <moetap/topk_ids.h>
 #include <moetap/transport.h>

@@ -1,8 +1,7 @@
 // The device transport whose worker keeps the rows by request (HostCache::per_request).
 #include <moetap/error.h>
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
-#include <moetap/segment.h>
 #include <moetap/transport.h>
 
 #include <gtest/gtest.h>
@@ -16,6 +15,7 @@
 
 #include "ipc/internal/names.h"
 #include "ipc/internal/ring.h"
+#include "ipc/internal/segment.h"
 #include "test/gpu/devices.h"
 #include "test/gpu/engine.h"
 #include "test/gpu/request_scenario.h"
@@ -168,7 +168,7 @@ TEST_P(RequestTransportOn, FullRingIsAnErrorThatLosesNothing) {  // H14
     reader.wait_for(next - 4, kPatience);
     engine.run(scenario.steps[next]);
   }
-  while (reader.last_step() < 16) engine.stream().idle();  // which runs a seeded device's work
+  while (reader.poll() < 16) engine.stream().idle();  // which runs a seeded device's work
   engine.finish();
   engine.end_request(1, RequestEnd::finished);
   expect_request(reader, all_rows(scenario));

@@ -1,8 +1,8 @@
 // Kernels of an engine's that capture their own picks, and do it wrong: what readers get.
 #include <moetap/capturer.h>
 #include <moetap/error.h>
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
 #include <moetap/route_sink.h>
 #include <moetap/topk_ids.h>
 #include <moetap/transport.h>

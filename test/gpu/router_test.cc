@@ -1,8 +1,8 @@
 // The router, plain and fused with the capture, against a plain reference in double precision.
 #include <moetap/error.h>
-#include <moetap/router.h>
 #include <moetap/routes.h>
 #include <moetap/topk_ids.h>
+#include <moetap/topk_router.h>
 #include <moetap/transport.h>
 
 #include <algorithm>

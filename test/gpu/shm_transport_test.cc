@@ -1,7 +1,6 @@
 #include <moetap/error.h>
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
-#include <moetap/segment.h>
 #include <moetap/transport.h>
 
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 
 #include "ipc/internal/names.h"
 #include "ipc/internal/native_layout.h"
+#include "ipc/internal/segment.h"
 #include "test/gpu/devices.h"
 #include "test/gpu/engine.h"
 #include "test/gpu/expect_rows.h"
@@ -43,7 +43,7 @@ TEST_P(ShmTransportOn, PublishReturnsWhenTheRowsAreVisible) {
   Reader reader(make_shm_reader(endpoint));
   for (const ScenarioStep& step : scenario.steps) {
     engine.run(step);
-    EXPECT_EQ(reader.last_step(), step.step);
+    EXPECT_EQ(reader.poll(), step.step);
     expect_rows(reader, scenario, step);
   }
 }
@@ -158,7 +158,7 @@ TEST_P(ShmTransportOn, LockThatIsHeldTooLongIsAnErrorThatLosesNothing) {  // H24
     EXPECT_TRUE(contains(held, "20 ms")) << held;
     other.unlock();
     engine.publish(step);  // it is still open
-    EXPECT_EQ(reader.last_step(), step.step);
+    EXPECT_EQ(reader.poll(), step.step);
     expect_rows(reader, scenario, step);
   }
   EXPECT_EQ(engine.failed(), std::set<Step>{2});

@@ -1,8 +1,7 @@
 // Opting in: rows that nobody wants cost nothing, and the others lose nothing.
 #include <moetap/error.h>
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
-#include <moetap/step_record.h>
 #include <moetap/transport.h>
 
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include <string>
 #include <tuple>
 
+#include "lib/internal/step_record.h"
 #include "test/gpu/counting_device.h"
 #include "test/gpu/devices.h"
 #include "test/gpu/engine.h"
@@ -154,7 +154,7 @@ TEST_P(SlotRowsOn, StepThatNobodyWantsHasNoOutcome) {  // H3
   for (int i = 0; i < 3; ++i) engine.run(steps[static_cast<std::size_t>(i)]);
   engine.finish();  // waits for step 1 only
   reader.wait_for(1, kPatience);
-  EXPECT_EQ(reader.last_step(), 1u);
+  EXPECT_EQ(reader.poll(), 1u);
   EXPECT_THROW(reader.wait_for(2, Milliseconds(1)), TimeoutError);
   engine.run(steps[3]);
   engine.run(steps[4]);
@@ -165,7 +165,7 @@ TEST_P(SlotRowsOn, StepThatNobodyWantsHasNoOutcome) {  // H3
     reader.wait_for(step.step, kPatience);  // the next one that comes stands for it
     expect_rows(reader, scenario, step);
   }
-  EXPECT_EQ(reader.last_step(), 4u);
+  EXPECT_EQ(reader.poll(), 4u);
 }
 
 TEST_P(SlotRowsOn, SlotIsLookedAtOnlyIfItsTokenIsWanted) {
@@ -270,9 +270,9 @@ TEST_P(DelayedWantedRows, TheirListStaysAsItIsUntilItWasRead) {  // H13, H14, H1
   for (const ScenarioStep& step : steps) {
     engine.begin(step);
     // As late as it can be: the ring has room for this step, and no other has left it.
-    while (reader.last_step() + 4 < step.step) compute.idle();
+    while (reader.poll() + 4 < step.step) compute.idle();
     engine.publish(step);
-    for (Step old = step.step < 4 ? 1 : step.step - 3; old <= reader.last_step(); ++old) {
+    for (Step old = step.step < 4 ? 1 : step.step - 3; old <= reader.poll(); ++old) {
       expect_rows(reader, scenario, steps[old - 1]);
     }
   }

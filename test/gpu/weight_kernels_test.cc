@@ -93,7 +93,7 @@ struct Layer {
   std::vector<std::uint64_t> missing_step;
   std::vector<std::uint16_t> routes;
   std::vector<To> weights;
-  WeighedCaptureKernel<std::int32_t> kernel;
+  WeightedCaptureKernel<std::int32_t> kernel;
 };
 
 template <class Types>
@@ -176,7 +176,7 @@ TYPED_TEST(WeighedSnapshotOf, PutsEachRowsWeightsBehindItsIds) {
         StepReport report{};
         std::vector<std::byte> rows(tokens.size() * shape.row_bytes(), std::byte{0xEE});
         const auto blocks = static_cast<std::uint32_t>((tokens.size() + 15) / 16);
-        const WeighedSnapshotKernel<Id> kernel{
+        const WeightedSnapshotKernel<Id> kernel{
             .ids = {.step = &step,
                     .missing_step = missing.data(),
                     .routes = routes.data(),

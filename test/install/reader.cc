@@ -1,7 +1,7 @@
 // A scheduler as a user would write it, on the installed headers: reads what the capturer
 // published.
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
 
 #include <cstdint>
 #include <cstdio>

@@ -1,10 +1,9 @@
 // The lock of a native buffer, as another process or object has it.
 #pragma once
 
-#include <moetap/segment.h>
-
 #include "ipc/internal/names.h"
 #include "ipc/internal/native_layout.h"
+#include "ipc/internal/segment.h"
 
 namespace moetap::test {
 

@@ -1,5 +1,4 @@
 // Another process changes a record while the worker looks whether it is good.
-#include <moetap/step_record.h>
 
 #include <gtest/gtest.h>
 
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/internal/step_record.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/shared_object.h"
 #include "test/ipc/step_records.h"

@@ -1,8 +1,6 @@
-#include <moetap/channel.h>
+#include "ipc/internal/channel.h"
+
 #include <moetap/error.h>
-#include <moetap/segment.h>
-#include <moetap/step_record.h>
-#include <moetap/wait.h>
 
 #include <gtest/gtest.h>
 
@@ -13,6 +11,9 @@
 
 #include "ipc/internal/names.h"
 #include "ipc/internal/ring.h"
+#include "ipc/internal/segment.h"
+#include "ipc/internal/wait.h"
+#include "lib/internal/step_record.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/patterned_records.h"

@@ -1,6 +1,5 @@
-#include <moetap/channel.h>
 #include <moetap/error.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/step_records.h"
@@ -92,7 +92,7 @@ class DeviceReaderTest : public test::EndpointTest {
 };
 
 TEST_F(DeviceReaderTest, KnowsNoStepAndNoRowAtFirst) {
-  EXPECT_EQ(reader->last_step(), 0u);
+  EXPECT_EQ(reader->poll(), 0u);
   EXPECT_EQ(reader->num_slots(), endpoint.num_slots);
   EXPECT_EQ(reader->shape(), endpoint.shape);
   Slots all(64);
@@ -134,7 +134,7 @@ TEST_F(DeviceReaderInTwoProcesses, ReturnsEveryRowThatWasPublished) {
       if (writer != 0) expect_row(*reader, slot, writer, i);
     }
   }
-  EXPECT_EQ(reader->last_step(), kSteps);
+  EXPECT_EQ(reader->poll(), kSteps);
   EXPECT_EQ(worker.join(), 0);
 }
 
@@ -151,7 +151,7 @@ TEST_F(DeviceReaderTest, ARowWithAMissingRouteIsMissing) {
 TEST_F(DeviceReaderTest, AStepWithoutTokensIsAStep) {
   send(1, {});
   reader->wait_for(1, kPatience);
-  EXPECT_EQ(reader->last_step(), 1u);
+  EXPECT_EQ(reader->poll(), 1u);
 }
 
 // H11: what is asked for is what is taken in, so that a later step clobbers nothing early.
@@ -161,7 +161,7 @@ TEST_F(DeviceReaderTest, AWaitLeavesLaterStepsInTheRingAndAReadTakesNothingIn) {
   reader->wait_for(1, kPatience);
   expect_row(*reader, 1, 1, 1);
   expect_missing(*reader, {2});
-  EXPECT_EQ(reader->last_step(), 2u);  // this takes in all there is
+  EXPECT_EQ(reader->poll(), 2u);  // this takes in all there is
   expect_row(*reader, 1, 2, 0);
 }
 
@@ -204,10 +204,10 @@ TEST_F(DeviceReaderTest, AFailedStepTakesItsRowsAlongAndTheNextStepGoesOn) {
 TEST_F(DeviceReaderTest, RemembersTheReasonsOfTheLatestSixtyFourFailures) {
   send_failure(1, {5}, "the first");
   for (Step step = 2; step <= 65; ++step) {
-    reader->last_step();
+    reader->poll();
     send_failure(step, {5}, ("number " + std::to_string(step)).c_str());
   }
-  reader->last_step();
+  reader->poll();
   EXPECT_TRUE(contains(message_of<StepFailed>([&] { reader->wait_for(1, kPatience); }),
                        "why is not known any more"));
   for (Step step = 2; step <= 65; ++step) {
@@ -262,15 +262,15 @@ TEST_F(DeviceReaderTest, ARecordThatOnlyClaimsToBeGoodIsAFailedStep) {
 TEST_F(DeviceReaderTest, H37ARecordOfAnotherStepHidesOlderRowsFromWindowsThatIncludeItsStep) {
   send(1, {12});
   send_spoiled(2, {10}, [](const StepRecordView& r) { r.captured[1] -= 1; });
-  reader->last_step();
+  reader->poll();
   expect_row(*reader, 12, 1, 0, {1, 2});  // it wrote to slot 10
   send_spoiled(3, {10}, [](const StepRecordView& r) { r.report->step = 2; });
-  reader->last_step();
+  reader->poll();
   EXPECT_EQ(read(*reader, {12}, {1, 3}).states[0], RowState::missing);
   expect_row(*reader, 12, 1, 0, {1, 1});
   send(4, {12});
   send_spoiled(5, {10}, [](const StepRecordView& r) { r.report->num_tokens = 2; });
-  reader->last_step();
+  reader->poll();
   EXPECT_EQ(read(*reader, {12}, {4, 5}).states[0], RowState::missing);
 }
 
@@ -278,7 +278,7 @@ TEST_F(DeviceReaderTest, AStepThatDoesNotGoUpIsAMismatchAndChangesNothing) {
   send(5, {1});
   reader->wait_for(5, kPatience);
   send(5, {1, 2});
-  const std::string text = message_of<MismatchError>([&] { reader->last_step(); });
+  const std::string text = message_of<MismatchError>([&] { reader->poll(); });
   EXPECT_TRUE(contains(text, "step 5 after step 5")) << text;
   EXPECT_THROW(reader->wait_for(6, kPatience), MismatchError);
   expect_row(*reader, 1, 5, 0);
@@ -288,7 +288,7 @@ TEST_F(DeviceReaderTest, AStepThatDoesNotGoUpIsAMismatchAndChangesNothing) {
 TEST_F(DeviceReaderTest, ARecordOfThePerRequestKindNamesTheRightReader) {
   producer.acquire();
   producer.commit(describe(Descriptor::Kind::step_done, 1, 0));
-  const std::string text = message_of<MismatchError>([&] { reader->last_step(); });
+  const std::string text = message_of<MismatchError>([&] { reader->poll(); });
   EXPECT_TRUE(contains(text, "make_request_reader")) << text;
 }
 

@@ -1,9 +1,7 @@
 // A worker that does not wait for a full ring drops steps: the scheduler hears of each, in its
 // place, and no older row passes for one that a dropped step has overwritten (H36).
-#include <moetap/channel.h>
 #include <moetap/error.h>
-#include <moetap/readers.h>
-#include <moetap/segment.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 
@@ -13,8 +11,10 @@
 #include <thread>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "ipc/internal/names.h"
 #include "ipc/internal/ring.h"
+#include "ipc/internal/segment.h"
 #include "ipc/ring/step_outcomes.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/step_records.h"
@@ -55,7 +55,7 @@ TEST_F(DropTest, H36ADroppedStepFailsAndItsRowsAreMissing) {
   send(worker, 2, {4});
   EXPECT_FALSE(worker.has_room());
   drop(worker, 3);
-  EXPECT_EQ(reader->last_step(), 3u);
+  EXPECT_EQ(reader->poll(), 3u);
   EXPECT_NO_THROW(reader->wait_for(2, kPatience));
   const std::string text = message_of<StepFailed>([&] { reader->wait_for(3, kPatience); });
   EXPECT_TRUE(contains(text, "step 3 failed: the worker dropped it")) << text;
@@ -77,7 +77,7 @@ TEST_F(DropTest, H36NoOlderRowIsPresentInAWindowWithADroppedStep) {
   send(worker, 1, {3});
   send(worker, 2, {4});
   drop(worker, 3);
-  reader->last_step();
+  reader->poll();
   EXPECT_EQ(state(*reader, 3, {1, 3}), RowState::missing);
   EXPECT_EQ(state(*reader, 4, {2, 3}), RowState::missing);
   EXPECT_EQ(state(*reader, 4, kAny), RowState::missing);
@@ -102,12 +102,12 @@ TEST_F(DropTest, TellsStepsThatWereGivenUpFromThoseForWhichThereWasNoRoom) {
   const auto reader = make_device_reader(endpoint);
   drop(worker, 1);
   worker.drop({2, 2, 1, 1});
-  reader->last_step();
+  reader->poll();
   EXPECT_EQ(reader->dropped().count, 2u);
   EXPECT_EQ(reader->dropped().given_up, 1u);
   send(worker, 3, {3});
   worker.drop({4, 4, 1, 1});
-  reader->last_step();
+  reader->poll();
   for (const DroppedSteps& dropped : {reader->dropped(), worker.dropped()}) {
     EXPECT_EQ(dropped.count, 3u);
     EXPECT_EQ(dropped.given_up, 2u);
@@ -123,9 +123,9 @@ TEST_F(DropTest, AStepIsDroppedAfterThoseThatAreOnTheirWay) {
   test::write_record(worker.acquire(), endpoint.shape, 2, slots);
   drop(worker, 3);
   drop(worker, 4);
-  EXPECT_EQ(reader->last_step(), 1u);
+  EXPECT_EQ(reader->poll(), 1u);
   worker.commit(test::describe(Descriptor::Kind::step, 2, 1));
-  EXPECT_EQ(reader->last_step(), 4u);
+  EXPECT_EQ(reader->poll(), 4u);
   EXPECT_EQ(state(*reader, 4, {2, 2}), RowState::present);
   EXPECT_THROW(reader->wait_for(4, kPatience), StepFailed);
   EXPECT_EQ(reader->dropped().count, 2u);
@@ -177,15 +177,15 @@ TEST_F(DropTest, ANoteThatNoWorkerWritesIsNotBelieved) {
   const auto reader = make_device_reader(endpoint);
   send(worker, 1, {3});
   send(worker, 2, {3});
-  EXPECT_EQ(reader->last_step(), 2u);
+  EXPECT_EQ(reader->poll(), 2u);
   DropNote& note = Ring(worker.memory(), endpoint).control().drops;
   for (const DropRun& run : {DropRun{2, 3, 1}, DropRun{5, 4, 1}, DropRun{0, 4, 1}, DropRun{3, 3, 0},
                              DropRun{3, 3, 1, 2}}) {
     note.write({2, run});
-    EXPECT_THROW(reader->last_step(), MismatchError) << run.first << " to " << run.last;
+    EXPECT_THROW(reader->poll(), MismatchError) << run.first << " to " << run.last;
   }
   note.write({1, {3, 3, 1}});
-  EXPECT_EQ(reader->last_step(), 2u);
+  EXPECT_EQ(reader->poll(), 2u);
   EXPECT_EQ(state(*reader, 3, kAny), RowState::present);
 }
 

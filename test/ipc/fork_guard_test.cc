@@ -3,7 +3,6 @@
 
 #include <moetap/directory_block_store.h>
 #include <moetap/error.h>
-#include <moetap/segment.h>
 #include <moetap/segments.h>
 
 #include <fcntl.h>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "ipc/internal/claim.h"
+#include "ipc/internal/segment.h"
 #include "ipc/table/wire_lock.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/own_shared_memory.h"

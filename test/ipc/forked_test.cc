@@ -1,10 +1,8 @@
 // A forked child has copies of its parent's objects, which it must not use: it would be a second
 // writer, or a second consumer, of the same memory.
-#include <moetap/channel.h>
 #include <moetap/directory_block_store.h>
 #include <moetap/error.h>
-#include <moetap/readers.h>
-#include <moetap/shm_writer.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -15,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "ipc/internal/channel.h"
+#include "ipc/internal/shm_writer.h"
 #include "test/ipc/buffer_lock.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
@@ -58,7 +58,7 @@ TEST_F(ForkedTest, AChildPublishesAndFailsNoStepOfItsParentsWriter) {
     });
     EXPECT_EQ(child.join(), 0);
     EXPECT_EQ(read(*reader, slots).rows, rows(1));
-    if (layout == ShmLayout::native) EXPECT_EQ(reader->last_step(), 1u);
+    if (layout == ShmLayout::native) EXPECT_EQ(reader->poll(), 1u);
     writer.publish(2, slots, rows(2));
     EXPECT_EQ(read(*reader, slots).rows, rows(2));
   }

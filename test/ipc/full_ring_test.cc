@@ -1,7 +1,6 @@
 // A worker that waits for a full ring is told which lease keeps the scheduler from reading (H25).
-#include <moetap/channel.h>
 #include <moetap/error.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/step_records.h"

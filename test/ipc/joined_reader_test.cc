@@ -1,7 +1,6 @@
 // A reader of several ranks, each a process of its own (H35).
-#include <moetap/channel.h>
 #include <moetap/error.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/step_records.h"

@@ -1,10 +1,7 @@
 // What find_segments() says of segments, and what reclaim() removes.
-#include <moetap/channel.h>
 #include <moetap/error.h>
-#include <moetap/readers.h>
-#include <moetap/segment.h>
+#include <moetap/read_transport.h>
 #include <moetap/segments.h>
-#include <moetap/shm_writer.h>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -28,9 +25,12 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "ipc/internal/claim.h"
 #include "ipc/internal/names.h"
 #include "ipc/internal/native_layout.h"
+#include "ipc/internal/segment.h"
+#include "ipc/internal/shm_writer.h"
 #include "ipc/table/wire_lock.h"
 #include "test/ipc/buffer_lock.h"
 #include "test/ipc/child_process.h"

@@ -1,7 +1,6 @@
 // Rows that the device transport's reader lends out of its slot buffer (H25).
-#include <moetap/channel.h>
 #include <moetap/error.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 
@@ -11,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "test/ipc/step_records.h"
 #include "test/ipc/test_endpoint.h"
 #include "test/lib/throws.h"
@@ -55,11 +55,11 @@ TEST_F(LendTest, RowsStayAsTheyAreWhileTheyAreLent) {
   EXPECT_EQ(lent.states[1], RowState::missing);
   EXPECT_EQ(lent.rows[1], nullptr);
   send(2, {4, 3});
-  EXPECT_EQ(reader->last_step(), 1u);
+  EXPECT_EQ(reader->poll(), 1u);
   expect_row(lent.rows[0], 1, 1);
   expect_row(lent.rows[2], 1, 0);
   lent.lease.reset();
-  EXPECT_EQ(reader->last_step(), 2u);
+  EXPECT_EQ(reader->poll(), 2u);
 }
 
 TEST_F(LendTest, AWaitThatALeaseHoldsUpNamesItsHolder) {
@@ -109,9 +109,9 @@ TEST_F(LendTest, RefusesSlotsThatItDoesNotHave) {
         (void)reader->lend(Slots{1, 2}, {&any, 1}, rows, states, "a");
       },
       {"2 slots"});
-  EXPECT_EQ(reader->last_step(), 0u);
+  EXPECT_EQ(reader->poll(), 0u);
   send(1, {3});
-  EXPECT_EQ(reader->last_step(), 1u);  // no lease was left behind
+  EXPECT_EQ(reader->poll(), 1u);  // no lease was left behind
 }
 
 }  // namespace

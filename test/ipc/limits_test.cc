@@ -1,11 +1,8 @@
 // Limits of the system, each run into for real by a child that lowers it for itself.
-#include <moetap/channel.h>
 #include <moetap/directory_block_store.h>
 #include <moetap/error.h>
-#include <moetap/readers.h>
-#include <moetap/segment.h>
+#include <moetap/read_transport.h>
 #include <moetap/segments.h>
-#include <moetap/shm_writer.h>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -28,7 +25,10 @@
 #include <string>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "ipc/internal/names.h"
+#include "ipc/internal/segment.h"
+#include "ipc/internal/shm_writer.h"
 #include "ipc/internal/system_limits.h"
 #include "ipc/store/block_directory.h"
 #include "ipc/system/private_memory.h"
@@ -412,7 +412,7 @@ TEST_F(HugePages, ServeBothTransports) {
     try {
       const ShmWriter writer(endpoint);
       const ChannelProducer producer(endpoint);
-      EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
+      EXPECT_EQ(make_shm_reader(endpoint)->poll(), 0u);
       const ChannelConsumer consumer(endpoint);
     } catch (const SystemError& error) {
       EXPECT_TRUE(contains(error.what(), "scattered")) << error.what();

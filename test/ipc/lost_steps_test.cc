@@ -1,8 +1,7 @@
 // Steps whose rows never came: what a window that includes one may show, however many there were.
 #include "ipc/table/lost_steps.h"
 
-#include <moetap/readers.h>
-#include <moetap/shm_writer.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 
@@ -10,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "ipc/internal/shm_writer.h"
 #include "test/ipc/shm_test.h"
 
 namespace moetap {

@@ -1,10 +1,8 @@
 // A counter in the ring that a neighbour wrote lets the worker use a record again while the
 // scheduler's end reads it (H14). Wherever the reader is then, and also if the counter is put back
 // before anyone looks: what it gets is an error, and no row.
-#include <moetap/channel.h>
 #include <moetap/error.h>
-#include <moetap/readers.h>
-#include <moetap/segment.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 
@@ -16,8 +14,10 @@
 #include <tuple>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "ipc/internal/names.h"
 #include "ipc/internal/ring.h"
+#include "ipc/internal/segment.h"
 #include "test/injection/injection.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/step_records.h"
@@ -81,7 +81,7 @@ TEST_P(OvertakenBySlot, LeavesNoRowOfEitherStep) {
     test::send_step(worker, endpoint.shape, step, to);
   };
   send(1, slots);
-  EXPECT_EQ(reader->last_step(), 1u);
+  EXPECT_EQ(reader->poll(), 1u);
   send(2, slots);
   send(3, {40});
   overtake_at(point, [&, then = then] {
@@ -90,11 +90,11 @@ TEST_P(OvertakenBySlot, LeavesNoRowOfEitherStep) {
       worker.commit(test::describe(Descriptor::Kind::step, 4, other_slots.size()));
     }
   });
-  const std::string text = message_of<MismatchError>([&] { reader->last_step(); });
+  const std::string text = message_of<MismatchError>([&] { reader->poll(); });
   EXPECT_TRUE(reached);
   EXPECT_TRUE(contains(text, "record 1")) << text;
   EXPECT_TRUE(contains(text, "overwritten")) << text;
-  EXPECT_THROW(reader->last_step(), MismatchError);  // and stays so
+  EXPECT_THROW(reader->poll(), MismatchError);  // and stays so
 
   for (const Slot slot : {1, 2, 3, 7, 20, 21, 22, 40}) {
     std::vector<std::byte> row(endpoint.shape.row_bytes());
@@ -126,7 +126,7 @@ TEST_F(Overtaken, ChangesOfSlotsThatWereCheckedAreNotSeen) {
   test::send_step(worker, endpoint.shape, 1, slots);
   once_at("scatter marking",
           [&] { StepRecordView(endpoint.shape, 4, ring.record(0)).slots[3] = 50; });
-  EXPECT_EQ(reader->last_step(), 1u);
+  EXPECT_EQ(reader->poll(), 1u);
   EXPECT_TRUE(reached);
   std::vector<Step> steps(2);
   reader->stamps(Slots{7, 50}, steps);
@@ -175,7 +175,7 @@ TEST_P(OvertakenByRequest, BelievesNoStepOfAnother) {
     if (GetParam() == Then::hands_over) return step_done(9);
     worker.acquire();
   });
-  EXPECT_THROW(reader->last_step(), MismatchError);
+  EXPECT_THROW(reader->poll(), MismatchError);
   EXPECT_TRUE(reached);
 }
 

@@ -1,8 +1,6 @@
 // Ring records that tell which step they are of, whatever part of them is looked at.
 #pragma once
 
-#include <moetap/channel.h>
-
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -10,6 +8,7 @@
 #include <cstring>
 #include <span>
 
+#include "ipc/internal/channel.h"
 #include "test/ipc/child_process.h"
 
 namespace moetap::test {

@@ -1,9 +1,8 @@
 // A thread that takes steps in for a scheduler that blocks elsewhere (H36).
-#include <moetap/channel.h>
 #include <moetap/error.h>
 #include <moetap/poll_thread.h>
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "ipc/internal/ring.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"

@@ -3,8 +3,7 @@
 #include <moetap/error.h>
 #include <moetap/ledger.h>
 #include <moetap/read_rows.h>
-#include <moetap/readers.h>
-#include <moetap/shm_writer.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 
@@ -15,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/internal/shm_writer.h"
 #include "ipc/table/slot_buffer.h"
 #include "test/ipc/shm_test.h"
 #include "test/ipc/step_records.h"
@@ -83,7 +83,7 @@ TEST_P(PutTest, RowsAreOfTheStepThatTheyArePutUnder) {
   expect_rows(*reader, {12, 11, 40}, {2, 2}, 77, {12, 11, 40});
   EXPECT_EQ(state_of(*reader, 11, {1, 1}), RowState::clobbered);
   EXPECT_EQ(state_of(*reader, 10), RowState::missing);
-  EXPECT_EQ(reader->last_step(), 1u);
+  EXPECT_EQ(reader->poll(), 1u);
 }
 
 // A plan has the step of each row as its window, whether it has come or, as a put's, never will.

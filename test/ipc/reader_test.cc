@@ -16,7 +16,7 @@ using test::expect_throw;
 class FakeSlots final : public SlotReadTransport {
  public:
   const ModelShape& shape() const override { return shape_; }
-  Step last_step() override { return last; }
+  Step poll() override { return last; }
   void wait_for(Step step, Milliseconds) override {
     if (step > last) throw TimeoutError("step " + std::to_string(step));
   }
@@ -100,7 +100,7 @@ TEST_F(ReaderTest, RefusesARangeOutsideTheBlocks) {  // H16
 }
 
 TEST_F(ReaderTest, PassesStepsThrough) {
-  EXPECT_EQ(reader.last_step(), 9u);
+  EXPECT_EQ(reader.poll(), 9u);
   EXPECT_EQ(reader.num_slots(), 40);
   reader.wait_for(9, Milliseconds(0));
   expect_throw<TimeoutError>([&] { reader.wait_for(10, Milliseconds(0)); }, {"10"});
@@ -128,7 +128,7 @@ TEST(ReaderSingleton, LivesFromCreateToDestroy) {
 class FakeRequests final : public RequestReadTransport {
  public:
   const ModelShape& shape() const override { return shape_; }
-  Step last_step() override { return 3; }
+  Step poll() override { return 3; }
   void wait_for(Step, Milliseconds) override {}
   void take(std::uint64_t request, TokenRange range, std::span<std::byte> rows,
             std::span<RowState> states, Milliseconds) override {

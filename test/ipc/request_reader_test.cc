@@ -1,6 +1,5 @@
-#include <moetap/channel.h>
 #include <moetap/error.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/step_records.h"
@@ -135,7 +135,7 @@ TEST_F(RequestReaderTest, RequestsMayInterleave) {
   chunk(1, 0, present(2));
   chunk(2, 0, present(3));
   chunk(1, 2, present(1));
-  reader->last_step();  // makes room
+  reader->poll();  // makes room
   end(2, 3);
   end(1, 3);
   expect_rows(take(*reader, 1, {0, 3}), endpoint.shape, 1, {0, 3}, {0, 1, 2});
@@ -176,11 +176,11 @@ TEST_F(RequestReaderTest, StepsAdvanceAndFailuresAreTold) {
   step_done(3);
   reader->wait_for(1, kPatience);
   reader->wait_for(3, kPatience);
-  EXPECT_EQ(reader->last_step(), 3u);
+  EXPECT_EQ(reader->poll(), 3u);
   const std::string text = message_of<StepFailed>([&] { reader->wait_for(2, kPatience); });
   EXPECT_TRUE(contains(text, "layer 2 was not captured")) << text;
   step_done(3);
-  EXPECT_THROW(reader->last_step(), MismatchError);
+  EXPECT_THROW(reader->poll(), MismatchError);
 }
 
 TEST_F(RequestReaderTest, SizesThatDoNotFitAreRefusedAndTheRequestStays) {
@@ -199,7 +199,7 @@ TEST_F(RequestReaderTest, SizesThatDoNotFitAreRefusedAndTheRequestStays) {
 
 TEST_F(RequestReaderTest, AStepRecordNamesTheRightReader) {
   test::send_step(producer, endpoint.shape, 1, std::vector<Slot>{1});
-  const std::string text = message_of<MismatchError>([&] { reader->last_step(); });
+  const std::string text = message_of<MismatchError>([&] { reader->poll(); });
   EXPECT_TRUE(contains(text, "make_device_reader")) << text;
 }
 
@@ -214,13 +214,13 @@ TEST_F(RequestReaderTest, AnEndThatCountsOtherRowsThanCameIsAMismatch) {
 TEST_F(RequestReaderTest, ASecondEndIsAMismatch) {
   end(7, 0);
   end(7, 0);
-  EXPECT_THROW(reader->last_step(), MismatchError);
+  EXPECT_THROW(reader->poll(), MismatchError);
 }
 
 TEST_F(RequestReaderTest, RowsAfterTheEndAreAMismatch) {
   end(7, 0);
   chunk(7, 0, present(1));
-  const std::string text = message_of<MismatchError>([&] { reader->last_step(); });
+  const std::string text = message_of<MismatchError>([&] { reader->poll(); });
   EXPECT_TRUE(contains(text, "the request had ended")) << text;
 }
 
@@ -228,18 +228,18 @@ TEST_F(RequestReaderTest, RowsAfterTheEndAreAMismatch) {
 TEST_F(RequestReaderTest, RowsThatComeTwiceAreAMismatch) {
   chunk(7, 0, present(4));
   chunk(7, 3, present(4));
-  const std::string text = message_of<MismatchError>([&] { reader->last_step(); });
+  const std::string text = message_of<MismatchError>([&] { reader->poll(); });
   EXPECT_TRUE(contains(text, "rows up to 4 had come")) << text;
 }
 
 TEST_F(RequestReaderTest, AStateThatNoWorkerSendsIsAMismatch) {
   chunk(7, 0, {RowState::present, RowState::stale});
-  EXPECT_THROW(reader->last_step(), MismatchError);
+  EXPECT_THROW(reader->poll(), MismatchError);
 }
 
 TEST_F(RequestReaderTest, AStateThatIsNoneIsAMismatch) {
   chunk(7, 0, {static_cast<RowState>(200)});
-  EXPECT_THROW(reader->last_step(), MismatchError);
+  EXPECT_THROW(reader->poll(), MismatchError);
 }
 
 TEST_F(RequestReaderInTwoProcesses, TakesManyRequestsFromAnotherProcess) {
@@ -287,7 +287,7 @@ TEST_F(RequestReaderInTwoProcesses, ATakeFromAWorkerThatDiesEndsAtOnceAndSaysSo)
 // The reader before it had taken in a part of a request.
 TEST_F(RequestReaderTest, OneThatTakesOverInTheMiddleOfARequestHasTheRest) {
   chunk(7, 0, present(4));
-  reader->last_step();
+  reader->poll();
   reader.reset();
   chunk(7, 4, present(3));
   end(7, 7);
@@ -299,7 +299,7 @@ TEST_F(RequestReaderTest, OneThatTakesOverInTheMiddleOfARequestHasTheRest) {
   EXPECT_EQ(std::ranges::count(std::span(states).subspan(4), RowState::present), 3);
   // No other can have lost rows.
   end(8, 2);
-  EXPECT_THROW(reader->last_step(), MismatchError);
+  EXPECT_THROW(reader->poll(), MismatchError);
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
-#include <moetap/channel.h>
 #include <moetap/error.h>
-#include <moetap/segment.h>
 
 #include <gtest/gtest.h>
 
@@ -9,8 +7,10 @@
 #include <limits>
 #include <string>
 
+#include "ipc/internal/channel.h"
 #include "ipc/internal/names.h"
 #include "ipc/internal/ring.h"
+#include "ipc/internal/segment.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/patterned_records.h"
 #include "test/ipc/test_endpoint.h"

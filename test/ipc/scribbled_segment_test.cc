@@ -1,8 +1,6 @@
 // Single lies in the shared memory of the `shm` transport, and what each of them must end in.
 #include <moetap/error.h>
-#include <moetap/readers.h>
-#include <moetap/segment.h>
-#include <moetap/shm_writer.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 
@@ -13,6 +11,8 @@
 
 #include "ipc/internal/names.h"
 #include "ipc/internal/native_layout.h"
+#include "ipc/internal/segment.h"
+#include "ipc/internal/shm_writer.h"
 #include "ipc/internal/wire_layout.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/shm_test.h"
@@ -59,7 +59,7 @@ TEST_F(ScribbledSegment, AnImpossibleShapeIsRefusedInWords) {
   expect_refused([](auto& f) { f.num_slots = -1; }, "num_slots -1");
   expect_refused([](auto& f) { f.max_tokens = 1 << 30; }, "max_tokens 1073741824");
   control.head.fields = good;
-  EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
+  EXPECT_EQ(make_shm_reader(endpoint)->poll(), 0u);
 }
 
 TEST_F(ScribbledSegment, CountersOutOfTheirRangeDoNoHarm) {
@@ -85,13 +85,13 @@ TEST_F(ScribbledSegment, AStepThatWasOnlyAnnouncedHasNotCome) {
   control.last_step = 9;
   const std::string text = message_of<MismatchError>([&] { state_of(*reader, 1, {1, 9}); });
   EXPECT_TRUE(contains(text, "announces step 9")) << text;
-  EXPECT_THROW(reader->last_step(), MismatchError);
+  EXPECT_THROW(reader->poll(), MismatchError);
   EXPECT_THROW(reader->wait_for(9, kPatience), MismatchError);
-  EXPECT_THROW(make_shm_reader(endpoint)->last_step(), MismatchError);
+  EXPECT_THROW(make_shm_reader(endpoint)->poll(), MismatchError);
   control.last_step = 0;  // and what this reader has seen does not go away
-  EXPECT_THROW(reader->last_step(), MismatchError);
+  EXPECT_THROW(reader->poll(), MismatchError);
   publish(2, {1});
-  EXPECT_EQ(reader->last_step(), 2u);
+  EXPECT_EQ(reader->poll(), 2u);
   EXPECT_EQ(state_of(*reader, 1, {1, 2}), RowState::present);
 }
 

@@ -3,11 +3,8 @@
 // throws in bounded time and no process crashes; and where only the control block of the `shm`
 // transport or the counters of a ring are hit, no row is wrong either: the stamps, with the last
 // step among them, and the marks of records say for themselves what they are.
-#include <moetap/channel.h>
 #include <moetap/error.h>
-#include <moetap/readers.h>
-#include <moetap/segment.h>
-#include <moetap/shm_writer.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -27,9 +24,12 @@
 #include <string>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "ipc/internal/names.h"
 #include "ipc/internal/native_layout.h"
 #include "ipc/internal/ring.h"
+#include "ipc/internal/segment.h"
+#include "ipc/internal/shm_writer.h"
 #include "test/ipc/shared_object.h"
 #include "test/ipc/shm_test.h"
 #include "test/ipc/step_records.h"
@@ -208,7 +208,7 @@ TEST_P(RingScribbler, UnderAReaderBySlotCrashesNobody) {
     call_often([&] { return make_device_reader(endpoint); },
                [&](SlotReadTransport& reader, Step step) {
                  test::read(reader, some_slots(random));
-                 reader.wait_for(reader.last_step() + step % 3, Milliseconds(1));
+                 reader.wait_for(reader.poll() + step % 3, Milliseconds(1));
                },
                kCalls);
   });
@@ -227,8 +227,8 @@ TEST_P(RingScribbler, UnderAReaderByRequestCrashesNobody) {
     std::vector<RowState> states(4);
     call_often([&] { return make_request_reader(endpoint); },
                [&](RequestReadTransport& reader, Step step) {
-                 reader.wait_for(reader.last_step() + step % 3, Milliseconds(1));
-                 reader.take(reader.last_step() / 3, {0, 4}, rows, states, Milliseconds(1));
+                 reader.wait_for(reader.poll() + step % 3, Milliseconds(1));
+                 reader.take(reader.poll() / 3, {0, 4}, rows, states, Milliseconds(1));
                },
                kCalls);
   });
@@ -311,7 +311,7 @@ TEST_P(CounterScribbler, MakesNoRowWrong) {
       const auto reader = make_device_reader(endpoint);
       for (int call = 0; call < 8; ++call) {
         try {
-          reader->wait_for(reader->last_step() + 1, Milliseconds(1));
+          reader->wait_for(reader->poll() + 1, Milliseconds(1));
         } catch (const TimeoutError&) {
         } catch (const MismatchError&) {
           ++overtaken;

@@ -1,6 +1,5 @@
 // Processes that create, remove and adopt segments of one name at the same time.
 #include <moetap/error.h>
-#include <moetap/segment.h>
 #include <moetap/segments.h>
 
 #include <fcntl.h>
@@ -17,6 +16,7 @@
 #include <string>
 
 #include "ipc/internal/claim.h"
+#include "ipc/internal/segment.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/own_shared_memory.h"
 #include "test/ipc/segment_test.h"

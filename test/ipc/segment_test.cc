@@ -1,8 +1,7 @@
 #include "test/ipc/segment_test.h"
 
 #include <moetap/error.h>
-#include <moetap/readers.h>
-#include <moetap/segment.h>
+#include <moetap/read_transport.h>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -21,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/internal/segment.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
 

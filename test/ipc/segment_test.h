@@ -1,8 +1,6 @@
 // What the tests of segments share.
 #pragma once
 
-#include <moetap/segment.h>
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -10,6 +8,7 @@
 #include <cstddef>
 #include <string>
 
+#include "ipc/internal/segment.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/test_endpoint.h"
 

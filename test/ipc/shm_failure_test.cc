@@ -1,8 +1,6 @@
 // The native layout when processes die, stop or look at other files.
 #include <moetap/error.h>
-#include <moetap/readers.h>
-#include <moetap/segment.h>
-#include <moetap/shm_writer.h>
+#include <moetap/read_transport.h>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -18,7 +16,9 @@
 #include "ipc/internal/claim.h"
 #include "ipc/internal/names.h"
 #include "ipc/internal/native_layout.h"
+#include "ipc/internal/segment.h"
 #include "ipc/internal/shm_ends.h"
+#include "ipc/internal/shm_writer.h"
 #include "test/ipc/buffer_lock.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
@@ -128,7 +128,7 @@ TEST_F(ShmFailure, AWorkerThatDiesWhilePublishingLeavesMissingRowsAndAFreeLock) 
   EXPECT_TRUE(WIFSIGNALED(worker.join()));
   const Slots all{1, 3, 5, 7};
   for (const RowState state : read(*reader, all).states) EXPECT_EQ(state, RowState::missing);
-  EXPECT_EQ(reader->last_step(), 1u);
+  EXPECT_EQ(reader->poll(), 1u);
 }
 
 TEST_F(ShmFailure, H24ALockThatIsNotGivenBackEndsInAnErrorThatNamesFileAndHolder) {
@@ -152,7 +152,7 @@ TEST_F(ShmFailure, H24ALockThatIsNotGivenBackEndsInAnErrorThatNamesFileAndHolder
   }
   const std::string told = message_of<TimeoutError>([&] { publish(writer, 2, {1}); });
   EXPECT_TRUE(contains(told, "readers held it for at most")) << told;
-  EXPECT_EQ(reader->last_step(), 1u);
+  EXPECT_EQ(reader->poll(), 1u);
   stuck.kill();
   EXPECT_EQ(state_of(*reader, 1, {1, 1}), RowState::present);
   publish(writer, 2, {1});

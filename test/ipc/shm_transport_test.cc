@@ -1,7 +1,6 @@
 // The two ends of the `shm` transport in its native layout, mostly in two processes.
 #include <moetap/error.h>
-#include <moetap/readers.h>
-#include <moetap/shm_writer.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 
@@ -13,6 +12,7 @@
 
 #include "ipc/internal/names.h"
 #include "ipc/internal/native_layout.h"
+#include "ipc/internal/shm_writer.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/shm_test.h"
@@ -66,7 +66,7 @@ TEST_F(ShmTransport, WhatOneProcessPublishesAnotherReads) {
   EXPECT_EQ(reader->num_slots(), endpoint.num_slots);
   for (Step step = 1; step <= kSteps; ++step) {
     reader->wait_for(step, kPatience);
-    EXPECT_GE(reader->last_step(), step);
+    EXPECT_GE(reader->poll(), step);
     if (step % 2 == 0) {
       expect_rows(*reader, step, slots_of_step(step));
       may_go_on.raise();
@@ -96,7 +96,7 @@ TEST_F(ShmTransport, RowsThatAreReadWhileTheyAreWrittenAreNeverTorn) {
   attached.raise();
   reader->wait_for(1, kPatience);
   for (Step seen = 0; seen < kSteps;) {
-    seen = reader->last_step();
+    seen = reader->poll();
     const auto got = read(*reader, slots, {seen});
     ASSERT_EQ(std::ranges::count(got.states, RowState::present), std::ssize(slots));
     ASSERT_EQ(std::ranges::count(got.rows, got.rows[0]), std::ssize(got.rows)) << "step " << seen;
@@ -232,7 +232,7 @@ TEST_F(ShmTransport, ABadPublishChangesNothingAndTheStepCanStillFail) {
   EXPECT_THROW(publish(writer, 6, Slots(9, 1)), RangeError);
   EXPECT_THROW(publish(writer, 5, {1}), ArgumentError);
   EXPECT_THROW(writer.fail(5, Slots{1}, "late"), ArgumentError);
-  EXPECT_EQ(reader->last_step(), 5u);
+  EXPECT_EQ(reader->poll(), 5u);
   expect_rows(*reader, 5, {1, 2});
   writer.fail(6, Slots{1}, "bad slot");
   EXPECT_THROW(reader->wait_for(6, kPatience), StepFailed);
@@ -262,8 +262,8 @@ TEST_F(ShmTransport, H22SecondWriterIsAnErrorThatNamesTheFirstAndRanksDoNotMeet)
   Endpoint other = endpoint;
   other.dp_rank = 1;
   ShmWriter other_rank(other);
-  EXPECT_EQ(make_shm_reader(other)->last_step(), 0u);
-  EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 1u);
+  EXPECT_EQ(make_shm_reader(other)->poll(), 0u);
+  EXPECT_EQ(make_shm_reader(endpoint)->poll(), 1u);
 }
 
 TEST_F(ShmTransport, AReaderOfAnotherShapeOrSizeIsRefusedWithBoth) {
@@ -323,7 +323,7 @@ TEST_F(ShmTransport, AForkedChildOfTheWorkerTakesNothingAway) {
   std::optional<ShmWriter> writer(std::in_place, endpoint);
   ChildProcess child([&] { writer.reset(); });
   EXPECT_EQ(child.join(), 0);
-  EXPECT_EQ(make_shm_reader(endpoint)->last_step(), 0u);
+  EXPECT_EQ(make_shm_reader(endpoint)->poll(), 0u);
 }
 
 TEST_F(ShmTransport, EndpointsAreValidated) {

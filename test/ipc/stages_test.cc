@@ -151,11 +151,11 @@ TEST_F(StagesTest, AWindowMustNotEndAheadOfTheLastStage) {
   publish(0, 1, {4});
   publish(0, 2, {5});
   publish(1, 1, {4});
-  EXPECT_EQ(joined->last_step(), 1U);
+  EXPECT_EQ(joined->poll(), 1U);
   expect_throw<StateError>([&] { read(4, {1, 2}); }, {"step 2", "is 1", "wait_for(2)"});
   EXPECT_EQ(read(4, {1, 1}), RowState::present);
   publish(1, 2, {5});
-  EXPECT_EQ(joined->last_step(), 2U);
+  EXPECT_EQ(joined->poll(), 2U);
   EXPECT_EQ(read(4, {1, 2}), RowState::present);
 }
 
@@ -264,7 +264,7 @@ class LockstepStage final : public SlotReadTransport {
   const ModelShape& shape() const override { return shape_; }
   std::int64_t num_slots() const override { return kSlots; }
   bool worker_alive() override { return alive_; }
-  Step last_step() override {
+  Step poll() override {
     ++asked_.times[number_];
     return asked_.times[1 - number_] >= 3 ? 1 : 0;
   }

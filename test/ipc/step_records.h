@@ -1,14 +1,15 @@
 // Step records as a worker's device writes them, with rows that tell who wrote them.
 #pragma once
 
-#include <moetap/channel.h>
 #include <moetap/endpoint.h>
-#include <moetap/step_record.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <span>
 #include <vector>
+
+#include "ipc/internal/channel.h"
+#include "lib/internal/step_record.h"
 
 namespace moetap::test {
 

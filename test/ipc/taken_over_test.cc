@@ -1,6 +1,5 @@
 // A reader that comes while a new worker takes the name of a dead one.
 #include <moetap/error.h>
-#include <moetap/segment.h>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <string_view>
 
 #include "ipc/internal/native_layout.h"
+#include "ipc/internal/segment.h"
 #include "test/injection/injection.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/segment_test.h"

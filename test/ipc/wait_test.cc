@@ -1,4 +1,5 @@
-#include <moetap/wait.h>
+
+#include "ipc/internal/wait.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -1,8 +1,6 @@
 // The wire-compatible layout, with Python processes that do as vLLM does at the other end.
 #include <moetap/error.h>
-#include <moetap/readers.h>
-#include <moetap/segment.h>
-#include <moetap/shm_writer.h>
+#include <moetap/read_transport.h>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -16,6 +14,8 @@
 #include <vector>
 
 #include "ipc/internal/names.h"
+#include "ipc/internal/segment.h"
+#include "ipc/internal/shm_writer.h"
 #include "ipc/table/wire_lock.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
@@ -407,7 +407,7 @@ TEST_F(WireTest, ABadPublishOrReadChangesNothing) {
   publish(writer, 2, {2, 1});  // a slot of a refused step is not taken for one that came twice
   EXPECT_THROW(state_of(*reader, 64), RangeError);
   EXPECT_THROW(reader->wait_for(2, kPatience), StateError);
-  EXPECT_EQ(reader->last_step(), 0u);
+  EXPECT_EQ(reader->poll(), 0u);
 }
 
 TEST_F(WireTest, AReaderWaitsForABufferOfItsSize) {

@@ -55,7 +55,7 @@ class SlotMemory final : public SlotReadTransport {
   // --- the scheduler's side
   const ModelShape& shape() const override { return shape_; }
   std::int64_t num_slots() const override { return static_cast<std::int64_t>(stamps_.size()); }
-  Step last_step() override { return last_; }
+  Step poll() override { return last_; }
   void wait_for(Step step, Milliseconds) override {
     if (step > last_) throw TimeoutError("step " + std::to_string(step) + " did not come");
     if (const auto found = failed_.find(step); found != failed_.end()) {

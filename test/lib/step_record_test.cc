@@ -1,5 +1,6 @@
+#include "lib/internal/step_record.h"
+
 #include <moetap/error.h>
-#include <moetap/step_record.h>
 
 #include <algorithm>
 #include <cstring>

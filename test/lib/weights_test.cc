@@ -262,7 +262,7 @@ class StageMemory final : public SlotReadTransport {
 
   const ModelShape& shape() const override { return shape_; }
   std::int64_t num_slots() const override { return 4; }
-  Step last_step() override { return 1; }
+  Step poll() override { return 1; }
   void wait_for(Step, Milliseconds) override {}
   void read(std::span<const Slot> slots, std::span<const StepWindow>, std::span<std::byte> rows,
             std::span<RowState> states) override {

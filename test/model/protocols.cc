@@ -118,7 +118,7 @@ class Ring {
 
   std::uint8_t record(int number, int word) const { return place_word(number % depth_, word); }
 
-  // wait_until() and sleep() of <moetap/wait.h>.
+  // wait_until() and sleep() of ipc/internal/wait.h.
   void wait_until(Program& p, std::uint8_t counter, int at_least, std::uint8_t word,
                   Order order) const {
     if (waiting_ == Waiting::spins) {

@@ -1,6 +1,6 @@
 // What most test files include, compiled once for each test program.
 #include <moetap/error.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

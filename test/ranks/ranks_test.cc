@@ -1,8 +1,8 @@
 // An engine of several ranks, started by mpirun, and its scheduler, which is this process: every
 // row that it reads is exact, or says that it is not.
 #include <moetap/error.h>
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // README's worker, as it is, with a model that throws, picks no expert, and a scheduler that is
 // away: it must go on.
+#include <moetap/read_transport.h>
 #include <moetap/reader.h>
-#include <moetap/readers.h>
 
 #include <gtest/gtest.h>
 
@@ -62,7 +62,7 @@ TEST_F(ReadmeWorker, GoesOnAfterAThrowAFailedStepAndAFullRing) {
   Reader reader(make_device_reader(endpoint));
   for (Step step = 1; step <= kFull; ++step)
     run(worker, picks, step);  // 1, 3 and 4 are in the ring
-  while (reader.last_step() < kFull) worker.stream->idle();
+  while (reader.poll() < kFull) worker.stream->idle();
   for (Step step = kFull + 1; step <= kLast; ++step) run(worker, picks, step);
   worker.capturer.finalize(kLast, Milliseconds(20'000));
   run(worker, picks, kLast + 1);  // prints what came after its last step

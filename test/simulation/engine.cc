@@ -76,7 +76,7 @@ void Engine::tick() {
          (!in_flight_.empty() && chance(30))) {
     if (!land()) break;
   }
-  if (chance(40)) reader_.last_step();
+  if (chance(40)) reader_.poll();
   while (!puts_.empty() && is_ready(puts_.front()) && chance(60)) do_put();
   for (auto& [id, request] : requests_) {
     if (request.wants_rows && !options_.per_request && chance(15)) ask(request);
@@ -96,7 +96,7 @@ void Engine::tick() {
 void Engine::let_go_on() {
   drop_views();
   worker_.go_on();
-  reader_.last_step();
+  reader_.poll();
 }
 
 void Engine::schedule() {

@@ -63,7 +63,7 @@ bool Engine::usable(BlockId id) {
   if (!ledger_.held(id)) return true;
   ++counts_[Event::held_back];
   if (options_.reading != Reading::early) return false;
-  reader_.last_step();
+  reader_.poll();
   std::vector<Read*> touched;
   for (Read& read : reads_) {
     const bool touches = std::ranges::find(read.plan.blocks, id) != read.plan.blocks.end();

@@ -1,7 +1,7 @@
 #include "test/simulation/simulation.h"
 
 #include <moetap/error.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 #include <moetap/stages.h>
 
 #include <unistd.h>

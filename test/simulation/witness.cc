@@ -4,9 +4,9 @@
 
 namespace moetap::simulation {
 
-Step Witness::last_step() {
+Step Witness::poll() {
   meanwhile();
-  const Step last = reader_->last_step();
+  const Step last = reader_->poll();
   oracle_.took_in(stage_, last);
   return last;
 }
@@ -21,7 +21,7 @@ void Witness::wait_for(Step step, Milliseconds limit) {
             "stage {} says that step {} failed", stage_, step);
     throw;
   } catch (const TimeoutError&) {
-    last_step();
+    poll();
     throw;
   }
   look_at_what_came(step);
@@ -57,8 +57,8 @@ void Witness::put(Step step, std::span<const Slot> slots, std::span<const std::b
   reader_->put(step, slots, rows);
 }
 
-Step RequestWitness::last_step() {
-  const Step last = reader_->last_step();
+Step RequestWitness::poll() {
+  const Step last = reader_->poll();
   oracle_.took_in(0, last);
   return last;
 }

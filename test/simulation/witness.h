@@ -21,7 +21,7 @@ class Witness final : public SlotReadTransport {
 
   const ModelShape& shape() const override { return reader_->shape(); }
   std::int64_t num_slots() const override { return reader_->num_slots(); }
-  Step last_step() override;
+  Step poll() override;
   std::function<void()> meanwhile = [] {};  // called before each look for what has come
   void wait_for(Step step, Milliseconds limit) override;
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
@@ -38,7 +38,7 @@ class Witness final : public SlotReadTransport {
  private:
   void look_at_what_came(Step step);
   void look() {
-    if (shared_) last_step();
+    if (shared_) poll();
   }
 
   std::unique_ptr<SlotReadTransport> reader_;
@@ -57,7 +57,7 @@ class RequestWitness final : public SlotReadTransport {
 
   const ModelShape& shape() const override { return reader_->shape(); }
   std::int64_t num_slots() const override { return num_slots_; }
-  Step last_step() override;
+  Step poll() override;
   void wait_for(Step step, Milliseconds limit) override { reader_->wait_for(step, limit); }
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override;

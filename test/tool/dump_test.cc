@@ -1,6 +1,5 @@
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 #include <moetap/routes_json.h>
-#include <moetap/segment.h>
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "ipc/internal/ring.h"
+#include "ipc/internal/segment.h"
 #include "test/ipc/buffer_lock.h"
 #include "test/ipc/own_shared_memory.h"
 #include "test/tool/tool_test.h"

@@ -1,5 +1,4 @@
-#include <moetap/readers.h>
-#include <moetap/segment.h>
+#include <moetap/read_transport.h>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -13,6 +12,7 @@
 #include "ipc/internal/claim.h"
 #include "ipc/internal/native_layout.h"
 #include "ipc/internal/ring.h"
+#include "ipc/internal/segment.h"
 #include "test/ipc/buffer_lock.h"
 #include "test/ipc/step_records.h"
 #include "test/tool/tool_test.h"
@@ -142,7 +142,7 @@ TEST_F(Inspect, ShowsARingAndTakesNothingOutOfIt) {
 
   const auto reader = make_device_reader(endpoint);
   EXPECT_EQ(inspected(ring_name(endpoint))["reader_pid"], getpid());
-  EXPECT_EQ(reader->last_step(), 3u);
+  EXPECT_EQ(reader->poll(), 3u);
   found = inspected(ring_name(endpoint));
   EXPECT_EQ(found["waiting"], 0);
   EXPECT_EQ(found["last_step"], 3);

@@ -1,6 +1,5 @@
 // Looks at segments that change meanwhile: what is sound is never called damaged.
-#include <moetap/readers.h>
-#include <moetap/segment.h>
+#include <moetap/read_transport.h>
 
 #include <gtest/gtest.h>
 
@@ -12,6 +11,7 @@
 
 #include "ipc/internal/native_layout.h"
 #include "ipc/internal/ring.h"
+#include "ipc/internal/segment.h"
 #include "test/ipc/step_records.h"
 #include "test/tool/tool_test.h"
 #include "tool/failure.h"

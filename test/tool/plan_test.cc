@@ -1,7 +1,6 @@
 #include <moetap/capturer.h>
 #include <moetap/device.h>
 #include <moetap/host_device.h>
-#include <moetap/step_record.h>
 #include <moetap/transport.h>
 
 #include <gtest/gtest.h>
@@ -11,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/internal/step_record.h"
 #include "test/tool/tool_test.h"
 
 namespace moetap {

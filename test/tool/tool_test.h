@@ -1,9 +1,6 @@
 // What the tests of the `moetap` program share: the program, and workers in other processes.
 #pragma once
 
-#include <moetap/channel.h>
-#include <moetap/shm_writer.h>
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -20,7 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "ipc/internal/names.h"
+#include "ipc/internal/shm_writer.h"
 #include "test/examples/program.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/shm_test.h"

@@ -1,12 +1,12 @@
 // How far a stream's work is done, for those who wait for it.
 #pragma once
 
-#include <moetap/wait.h>
-
 #include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
+
+#include "ipc/internal/wait.h"
 
 namespace moetap::host {
 

@@ -40,7 +40,7 @@ struct MoeLayer {
 };
 
 // Binds each layer and gives it its way to the Capturer, which must outlive the model's use of it.
-// A draft model's layers are not given (H1). ArgumentError, before anything is bound or given, if
+// A draft model's layers are not given. ArgumentError, before anything is bound or given, if
 // there are none, one comes twice or has no function to take what it needs, one of the shape's is
 // not there, a fused kernel cannot write its routes (the message names the layer and the kernel),
 // or the Capturer's layout does not allow the way that a layer has (see Capturer). RangeError for a

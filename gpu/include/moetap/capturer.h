@@ -26,7 +26,7 @@ struct CapturerOptions {
   // Columns of topk_ids behind the top_k routed ones (fused shared experts); they are not routes.
   int shared_expert_columns = 0;
   // On a host device compares all picks of a row with each other, as a GPU does; else only the
-  // first two, which memory that nobody wrote has alike (H32).
+  // first two, which memory that nobody wrote has alike.
   bool compare_all_picks = false;
 };
 
@@ -45,7 +45,7 @@ struct CapturerOptions {
 // Everything is ordered by the streams that are passed in; use one stream for a whole step.
 class Capturer {
  public:
-  // OwnedError if this process captures the endpoint's model already (H12).
+  // OwnedError if this process captures the endpoint's model already.
   explicit Capturer(std::unique_ptr<Transport> transport, CapturerOptions options = {});
   ~Capturer();
   Capturer(const Capturer&) = delete;

@@ -52,7 +52,7 @@ struct DeviceStep {
 };
 
 // Which picks of a layer's row are compared with each other. A top-k router picks distinct experts,
-// so that an id that comes twice is one that no router wrote, as in memory that nobody wrote (H32).
+// so that an id that comes twice is one that no router wrote, as in memory that nobody wrote.
 enum class Distinct : std::uint8_t {
   none,       // the model is declared to repeat: ModelShape::repeats_experts
   first_two,  // all of them on a GPU; on a host the first two, which unwritten memory has alike
@@ -148,7 +148,7 @@ MOETAP_DEVICE inline bool becomes(WeightType given, WeightType wanted) {
 }  // namespace kernels
 
 // A thread's hold on a sink during one launch. Rows are those of the kernel's topk_ids; which of
-// them are this rank's real tokens it knows from the step, and drops the others (H2, H5, H13).
+// them are this rank's real tokens it knows from the step, and drops the others.
 class RouteWriter {
  public:
   MOETAP_DEVICE explicit RouteWriter(const RouteSink& sink)

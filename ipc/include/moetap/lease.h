@@ -1,5 +1,5 @@
 // Rows that a read left where they are. Whoever has them keeps the memory from being used again, so
-// that each such loan has a holder with a name (H25).
+// that each such loan has a holder with a name.
 #pragma once
 
 #include <moetap/routes.h>

@@ -22,10 +22,10 @@ struct PollOptions {
   int* readable = nullptr;
 };
 
-// The same end, with last_step() called all the time: `Reader reader(poll_in_thread(...))` needs no
+// The same end, with poll() called all the time: `Reader reader(poll_in_thread(...))` needs no
 // poll(). Its calls exclude each other and the thread, so that any thread may make them; one that
 // waits lets nobody else in. Rows may change between any two calls, not only in wait_for() and
-// last_step(): hold a request's blocks until it has been read (PendingRows), or its rows may be
+// poll(): hold a request's blocks until it has been read (PendingRows), or its rows may be
 // clobbered, and say so. While rows are lent no step is taken in. What the thread meets with
 // (MismatchError) is thrown by every later call. SystemError if there can be no thread or no
 // descriptor; ArgumentError if `every` is below 1 ms or above a second.

@@ -21,7 +21,7 @@ Routes read_rows(Reader& reader, const RowPlan& plan, Milliseconds limit);
 Routes read_rows(Reader& reader, const RowPlan& plan);
 
 // As the first, without a copy where the transport can lend its rows: then it takes in no steps
-// while the view is not detached, and `holder` is who it names for that (H25).
+// while the view is not detached, and `holder` is who it names for that.
 RoutesView view_rows(Reader& reader, const RowPlan& plan, const std::string& holder,
                      Milliseconds limit);
 

@@ -36,9 +36,7 @@ class Reader {
   // Call it once a scheduling round, whatever else there is to do: a worker whose ring is full
   // waits for it (or drops its steps, see OnFull). A scheduler that blocks elsewhere for longer has
   // a thread for it: poll_in_thread() in <moetap/poll_thread.h>.
-  Step poll() { return transport_->last_step(); }
-  // As poll(), for who asks for the number.
-  Step last_step() { return transport_->last_step(); }
+  Step poll() { return transport_->poll(); }
   void wait_for(Step step, Milliseconds limit) { transport_->wait_for(step, limit); }
 
   // See ReadTransport.
@@ -59,7 +57,7 @@ class Reader {
   }
 
   // See SlotReadTransport::put. RangeError, before anything is changed, for an id that the model
-  // does not have (H20), ArgumentError for one that is twice in a layer (H32) and for bytes that
+  // does not have, ArgumentError for one that is twice in a layer and for bytes that
   // are not 0 between ids and weights; the bytes of a row that is given as ~slot do not matter.
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
@@ -82,8 +80,7 @@ class RequestReader {
   ~RequestReader();
 
   const ModelShape& shape() const { return transport_->shape(); }
-  Step poll() { return transport_->last_step(); }  // these as Reader's
-  Step last_step() { return transport_->last_step(); }
+  Step poll() { return transport_->poll(); }  // these as Reader's
   void wait_for(Step step, Milliseconds limit) { transport_->wait_for(step, limit); }
   bool worker_alive() { return transport_->worker_alive(); }
   DroppedSteps dropped() { return transport_->dropped(); }

@@ -39,7 +39,7 @@ struct BlockStoreOptions {
   int block_size = 16;        // of the anchor KV-cache group
   std::size_t max_bytes = 0;  // of rows in memory, or of files
   // Which weights the rows come from, up to 256 bytes. After an update make a new store under
-  // another name: rows of other weights must never be found (H29).
+  // another name: rows of other weights must never be found.
   std::string weights;
 
   std::size_t block_bytes() const {
@@ -49,8 +49,8 @@ struct BlockStoreOptions {
   void validate() const;
   // ArgumentError unless a block's rows take this many bytes.
   void require_block(std::size_t bytes) const;
-  // Whether whole rows may all be present: with ids of the model (H20), none twice in a layer
-  // unless it is declared (H32), and 0 before the weights.
+  // Whether whole rows may all be present: with ids of the model, none twice in a layer
+  // unless it is declared, and 0 before the weights.
   bool can_be_present(std::span<const std::byte> rows) const;
   // As require_block(); RangeError if a row has an id that the model does not have, ArgumentError
   // if one has an id twice in a layer, or something else than 0 between ids and weights.

@@ -8,7 +8,7 @@
 
 namespace moetap {
 
-// Whether two of ids[0 … top_k) are the same id of an expert (H32). Others, such as the -1 of a
+// Whether two of ids[0 … top_k) are the same id of an expert. Others, such as the -1 of a
 // missing route, may repeat. No branch a pair: nearly always none repeats, and a compiler can
 // compare many at once.
 template <class Id>

@@ -12,14 +12,14 @@ namespace moetap {
 // {"start": 5, "end": 9, "dtype": "int16", "shape": [4, 48, 8], "layers": [3, 4, …],
 //  "num_experts": 128, "npy": "<base64 of a .npy file>", "weights": {"dtype": "float32", "npy":
 //  "<base64>"}, "not_present": [[7, 8, "stale"]]}: ids as
-// to_npy() makes them, with the positions and the MoE layers that they are of (H31), and for those
+// to_npy() makes them, with the positions and the MoE layers that they are of, and for those
 // without ids (-1) why;
 // weights as weights_to_npy() does, if the shape has some. Throws what to_ids() does.
 std::string to_json(const Routes& routes, IdType type);
 
 // Reads to_json()'s text. ArgumentError that says what is wrong for any other text, one whose parts
 // contradict each other, or one of other layers, top_k, num_experts or weights than `shape`, or
-// with an expert twice in a layer of a token (H32: unless the shape declares it); RangeError for an
+// with an expert twice in a layer of a token (unless the shape declares it); RangeError for an
 // expert id that the model does not have.
 Routes from_json(std::string_view text, const ModelShape& shape);
 

@@ -37,7 +37,7 @@ class ModelShape {
 
   // The same model, declared to pick an expert twice for a token on purpose (zero-computation or
   // hashed experts). Otherwise a layer's picks that repeat an id are refused: a top-k router picks
-  // distinct ones, memory that nobody wrote does not (H32).
+  // distinct ones, memory that nobody wrote does not.
   ModelShape with_repeated_experts(bool repeats = true) const;
 
   // The rows of some of the same model's MoE layers, e.g. of a pipeline stage. ArgumentError for a
@@ -50,7 +50,7 @@ class ModelShape {
   // A Hugging Face config.json or Mistral params.json (its text, or a file), with the names that
   // model families use; the model may sit under "text_config". ArgumentError that names the key for
   // whatever is not understood for certain: a dense model (no experts, or one), a layer schedule
-  // under an unknown name (H34), layers that differ in top_k or experts.
+  // under an unknown name, layers that differ in top_k or experts.
   static ModelShape from_config(std::string_view json);
   static ModelShape from_config_file(const std::filesystem::path& path);
 

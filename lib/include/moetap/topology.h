@@ -52,7 +52,7 @@ struct Topology {
   bool publishes() const;
 
   // The rows of one stage. RangeError for a stage outside [0, pp_size), ArgumentError for one
-  // without MoE layers (H26).
+  // without MoE layers.
   ModelShape stage_shape(const ModelShape& model, int stage) const;
 };
 

@@ -1,11 +1,10 @@
 // What may not allocate, in a program of its own: it counts what operator new is asked for.
 #include <moetap/capturer.h>
-#include <moetap/channel.h>
 #include <moetap/error.h>
 #include <moetap/host_device.h>
 #include <moetap/lease.h>
 #include <moetap/ledger.h>
-#include <moetap/readers.h>
+#include <moetap/read_transport.h>
 #include <moetap/transport.h>
 
 #include <gtest/gtest.h>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/internal/channel.h"
 #include "test/ipc/step_records.h"
 #include "test/ipc/test_endpoint.h"
 #include "test/lib/sample_routes.h"
