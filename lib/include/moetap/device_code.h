@@ -1,4 +1,4 @@
-// Functions that the host compiler and nvcc both take. C++17, so that an engine's CUDA code can
+// Functions that both the host compiler and nvcc compile. C++17, so that an engine's CUDA code can
 // include it.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What moetap throws. Every message names the value, the limit and the remedy. Nothing returns a
-// status; a call that throws has changed nothing unless its comment says otherwise.
+// The exceptions that moetap throws. Every message names the value, the limit and the remedy. No
+// call returns a status. A call that throws has changed nothing unless its comment says otherwise.
 #pragma once
 
 #include <moetap/types.h>
@@ -17,7 +17,7 @@ class ArgumentError : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// A number outside its limits: a slot, an expert id, a token count.
+// A number outside its range: a slot, an expert id, a token count.
 class RangeError : public std::out_of_range {
   using std::out_of_range::out_of_range;
 };
@@ -27,20 +27,20 @@ class StateError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A time limit ran out. The message names what was waited for.
+// A timeout expired. The message names what was waited for.
 class TimeoutError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The operating system said no. code() is errno.
+// The operating system refused a call. code() is errno.
 class SystemError : public std::system_error {
  public:
   SystemError(int error, const std::string& what)
       : std::system_error(error, std::generic_category(), what) {}
 };
 
-// A device's runtime said no. The message has the call and its error's name and text; code() is the
-// runtime's number for it.
+// The device's runtime refused a call. The message has the call and the error's name and text.
+// code() is the runtime's error number.
 class DeviceError : public std::runtime_error {
  public:
   DeviceError(int code, const std::string& what) : std::runtime_error(what), code_(code) {}
@@ -50,17 +50,18 @@ class DeviceError : public std::runtime_error {
   int code_;
 };
 
-// The two ends do not describe the same thing, or shared memory holds something that is not ours.
+// Worker and scheduler were given different descriptions, or shared memory has contents that are
+// not ours.
 class MismatchError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A name that a living process already owns. The message has its pid.
+// A living process already owns this name. The message has its pid.
 class OwnedError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The rows of a step could not be published; they are missing. reason() is the worker's text.
+// A step's rows could not be published; they are missing. reason() is the worker's text.
 class StepFailed : public std::runtime_error {
  public:
   StepFailed(Step step, std::string reason)
@@ -75,13 +76,13 @@ class StepFailed : public std::runtime_error {
   std::string reason_;
 };
 
-// Ranks that gather their parts together cannot go on. What failed is the library that connects
-// them; a rank that does not come is a TimeoutError, one that disagrees a MismatchError.
+// The library that connects the gathering ranks failed, so they cannot go on. A rank that does not
+// arrive is a TimeoutError; one whose counts differ is a MismatchError.
 class CollectiveError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A caller demanded rows that are not all present.
+// The caller requires all rows to be present, and some are not.
 class RowsNotPresent : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };

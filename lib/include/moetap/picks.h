@@ -1,5 +1,5 @@
-// What one layer's picks for one token can be: the rule that hosts and devices share. C++17, so
-// that an engine's CUDA code can include it.
+// Which picks a layer can have for one token: one rule for host and device code. C++17, so that an
+// engine's CUDA code can include it.
 #pragma once
 
 #include <moetap/device_code.h>
@@ -8,9 +8,9 @@
 
 namespace moetap {
 
-// Whether two of ids[0 … top_k) are the same id of an expert. Others, such as the -1 of a
-// missing route, may repeat. No branch a pair: nearly always none repeats, and a compiler can
-// compare many at once.
+// Whether ids[0 … top_k) contains the id of an expert twice. Other values, such as the -1 of a
+// missing route, may repeat. There is no branch per pair, so that the compiler can vectorise:
+// repeats are very rare.
 template <class Id>
 MOETAP_DEVICE constexpr bool repeats_an_expert(const Id* ids, int top_k,
                                                std::uint32_t num_experts) {
@@ -24,7 +24,7 @@ MOETAP_DEVICE constexpr bool repeats_an_expert(const Id* ids, int top_k,
   return repeats;
 }
 
-// For messages: the first k whose expert an earlier pick has too, or -1.
+// For messages: the first k with the same expert as an earlier pick, or -1.
 template <class Id>
 MOETAP_DEVICE constexpr int repeated_pick(const Id* ids, int top_k, std::uint32_t num_experts) {
   for (int k = 1; k < top_k; ++k) {

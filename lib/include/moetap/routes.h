@@ -1,4 +1,4 @@
-// Rows that left moetap: what a reader returns, and the forms they travel on in.
+// The rows that a reader returns, and their conversion to arrays, .npy and base64.
 #pragma once
 
 #include <moetap/shape.h>
@@ -16,7 +16,8 @@
 namespace moetap {
 
 namespace detail {
-// Bytes that are about to be written are not zeroed first: that would be half of a read's time.
+// Leaves bytes uninitialised that are about to be written. Zeroing them would take half of a read's
+// time.
 struct UnsetBytes : std::allocator<std::byte> {
   template <class>
   struct rebind {
@@ -34,7 +35,7 @@ class Routes {
   // All rows missing (bytes 0xFF).
   Routes(ModelShape shape, TokenRange range);
 
-  // As above, but with any bytes: for who writes them all.
+  // As above with undefined bytes, for callers that write all of them.
   struct Unset {};
   Routes(ModelShape shape, TokenRange range, Unset);
 
@@ -51,7 +52,8 @@ class Routes {
   RowState state(std::int64_t position) const;
   std::uint32_t id(std::int64_t position, int layer_index, int k) const;
 
-  // See weights_of(). And one of them, of either type: ArgumentError if the shape has none.
+  // weights(): see weights_of(). weight(): one weight, of either type, as float. ArgumentError if
+  // the shape has no weights.
   template <class T>
   std::span<const T> weights(std::int64_t position) const;
   float weight(std::int64_t position, int layer_index, int k) const;
@@ -59,18 +61,20 @@ class Routes {
   std::size_t count(RowState state) const;
   bool all_present() const { return count(RowState::present) == states_.size(); }
 
-  // RowsNotPresent, with how many rows are in which state and the first positions of each.
+  // Throws RowsNotPresent unless all rows are present, with the count and first positions of each
+  // state.
   const Routes& require_present() const;
 
-  // [start, position) and [position, end), e.g. at the prompt's length. RangeError outside.
+  // Splits into [start, position) and [position, end), e.g. at the prompt's length. RangeError
+  // outside.
   std::pair<Routes, Routes> split(std::int64_t position) const;
 
-  // Of some of the layers only, e.g. those of a trainer's pipeline stage; shape() says which.
-  // ArgumentError as ModelShape::with_layers().
+  // The same rows with only these layers, e.g. those of a trainer's pipeline stage; shape() says
+  // which. ArgumentError as ModelShape::with_layers().
   Routes with_layers(std::vector<int> moe_layers) const;
 
-  // Appends what follows. ArgumentError if the shapes differ (layers, too) or next.range().start is
-  // not range().end (a gap, or rows that the caller already has).
+  // Appends the rows that follow. ArgumentError if the shapes (including layers) differ, or if
+  // next.range().start is not range().end: a gap, or rows that are already here.
   void append(const Routes& next);
 
  private:
@@ -83,9 +87,9 @@ class Routes {
   std::vector<RowState> states_;
 };
 
-// The weights in a row of this shape, [num_layers][top_k] beside the ids, where they are: float or
+// The weights within a row of this shape, [num_layers][top_k], without a copy. T is float or
 // BFloat16, as the shape says (ArgumentError otherwise). All bits of a row that is not present are
-// 1. `row` is aligned as rows in Routes and RoutesView are.
+// 1. `row` must be aligned as rows in Routes and RoutesView are.
 template <class T>
 std::span<const T> weights_of(const ModelShape& shape, std::span<const std::byte> row);
 extern template std::span<const float> weights_of(const ModelShape&, std::span<const std::byte>);
@@ -96,32 +100,33 @@ std::span<const T> Routes::weights(std::int64_t position) const {
   return weights_of<T>(shape_, row(position));
 }
 
-// The layers of an array, which has no room for their ids: its reader has to know the form.
+// Which layers an array has. The array itself does not say: its reader has to know.
 struct ArrayLayers {
-  bool all_hidden = false;     // num_hidden_layers, layer i at index i; else the shape's MoE layers
-  std::int64_t dense_id = -1;  // what the layers that the shape does not name are filled with
+  bool all_hidden = false;     // all hidden layers, layer i at index i; false: MoE layers
+  std::int64_t dense_id = -1;  // fills the layers that the shape does not name
 };
 inline constexpr ArrayLayers kMoeLayers{};
 constexpr ArrayLayers hidden_layers(std::int64_t dense_id = -1) { return {true, dense_id}; }
 
-// Ids as another type, [tokens][layers][top_k]. Rows that are not present become -1 in the
-// signed types and are a RowsNotPresent error in the unsigned ones. That includes unverified rows:
-// whoever vouches for them sets their states() to present first. RangeError if the type cannot hold
-// every id of the model, or the dense_id of layers that the shape does not name.
+// Converts ids to another type, [tokens][layers][top_k]. Rows that are not present become -1 in
+// signed types; in unsigned types they are a RowsNotPresent error. This includes unverified rows: a
+// caller that knows them to be right sets their states() to present first. RangeError if the type
+// cannot represent every expert id, or the dense_id of layers that the shape does not name.
 std::vector<std::byte> to_ids(const Routes& routes, IdType type, ArrayLayers layers = kMoeLayers);
 
-// The bytes of a NumPy .npy file (format 1.0, C order, shape (tokens, layers, top_k)), as
-// to_ids converts them; and the same in base64 (RFC 4648, padded), as vLLM's API returns them.
+// The bytes of a NumPy .npy file (format 1.0, C order, shape (tokens, layers, top_k)), converted as
+// by to_ids(). The second returns them in base64 (RFC 4648, padded), as vLLM's API does.
 std::string to_npy(const Routes& routes, IdType type, ArrayLayers layers = kMoeLayers);
 std::string to_npy_base64(const Routes& routes, IdType type, ArrayLayers layers = kMoeLayers);
 
-// The weights as they are, [tokens][layers][top_k] without the ids. Those of a row that is not
-// present are NaN (all bits 1), and so may others be: the ids or states say which rows are there.
-// So are those of layers that the shape does not name. ArgumentError if the shape has none.
+// The weights in the shape's type, [tokens][layers][top_k], without the ids. They are NaN (all bits
+// 1) in rows that are not present and in layers that the shape does not name. Present rows may have
+// NaN too: only the ids or states say which rows are present. ArgumentError if the shape has no
+// weights.
 std::vector<std::byte> to_weights(const Routes& routes, ArrayLayers layers = kMoeLayers);
 
-// The bytes of a .npy file of them. NumPy has no bfloat16, so that these are their bits as uint16:
-// numpy.load(file).view(ml_dtypes.bfloat16) or
+// The bytes of a .npy file of the weights. NumPy has no bfloat16, so these are stored as uint16
+// bits: numpy.load(file).view(ml_dtypes.bfloat16) or
 // torch.from_numpy(numpy.load(file)).view(torch.bfloat16).
 std::string weights_to_npy(const Routes& routes, ArrayLayers layers = kMoeLayers);
 

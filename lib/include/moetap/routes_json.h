@@ -1,4 +1,4 @@
-// Routes that cross process boundaries: with what they are of, and back.
+// Routes as self-describing JSON and .npy, for other processes, and back.
 #pragma once
 
 #include <moetap/routes.h>
@@ -9,28 +9,31 @@
 
 namespace moetap {
 
-// {"start": 5, "end": 9, "dtype": "int16", "shape": [4, 48, 8], "layers": [3, 4, …],
-//  "num_experts": 128, "npy": "<base64 of a .npy file>", "weights": {"dtype": "float32", "npy":
-//  "<base64>"}, "not_present": [[7, 8, "stale"]]}: ids as
-// to_npy() makes them, with the positions and the MoE layers that they are of, and for those
-// without ids (-1) why;
-// weights as weights_to_npy() does, if the shape has some. Throws what to_ids() does.
+// The rows as a JSON object:
+//
+//   {"start": 5, "end": 9, "dtype": "int16", "shape": [4, 48, 8], "layers": [3, 4, …],
+//    "num_experts": 128, "npy": "<base64 of a .npy file>",
+//    "weights": {"dtype": "float32", "npy": "<base64>"}, "not_present": [[7, 8, "stale"]]}
+//
+// Ids are as from to_npy(), with their positions and MoE layers. "not_present" says why rows have
+// no ids (-1). Weights are as from weights_to_npy(), if the shape has them. Throws as to_ids().
 std::string to_json(const Routes& routes, IdType type);
 
-// Reads to_json()'s text. ArgumentError that says what is wrong for any other text, one whose parts
-// contradict each other, or one of other layers, top_k, num_experts or weights than `shape`, or
-// with an expert twice in a layer of a token (unless the shape declares it); RangeError for an
-// expert id that the model does not have.
+// Reads text from to_json(). ArgumentError that says what is wrong for any other text, and for text
+// whose parts contradict each other. Likewise if layers, top_k, num_experts or weights are not
+// those of `shape`, or if an expert comes twice in a token's layer (unless the shape declares it).
+// RangeError for an expert id that the model does not have.
 Routes from_json(std::string_view text, const ModelShape& shape);
 
 // Reads the bytes of a .npy file (format 1.0, integers, C order) as rows from position `start` on.
-// A row with an id of -1 is missing. The file has rows of the shape's MoE layers, which its caller
-// vouches for, or of all hidden layers: then every layer that the shape does not name must hold
-// `dense_id`. ArgumentError for any other shape; that and RangeError as above.
+// A row with an id of -1 is missing. The file has either the shape's MoE layers or all hidden
+// layers. For MoE layers the caller must know that they are the shape's. With all hidden layers,
+// every layer that the shape does not name must be filled with `dense_id`. ArgumentError for any
+// other array shape; otherwise errors as from_json().
 Routes from_npy(std::string_view file, const ModelShape& shape, std::int64_t start,
                 std::int64_t dense_id = -1);
-// With weights, from the two files that to_npy() and weights_to_npy() make; the other is of a shape
-// without, this one of a shape with some (ArgumentError). Each may have either form.
+// With weights, from the files that to_npy() and weights_to_npy() make. Each may have either form.
+// ArgumentError if the shape has no weights here, or has some in the overload without them.
 Routes from_npy(std::string_view ids, std::string_view weights, const ModelShape& shape,
                 std::int64_t start, std::int64_t dense_id = -1);
 

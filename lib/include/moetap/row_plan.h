@@ -1,6 +1,6 @@
-// What a Ledger answers with: which rows to read, move or put, and what makes each of them right.
-// Plans are plain values. They stay right whatever is scheduled after they were made: a row that
-// was overwritten meanwhile says so, since each is read with the very step that wrote it.
+// The plans that a Ledger returns: which rows to read, move or put, and the step that each must
+// have. Plans are plain values. They stay right whatever is scheduled later. Each row is read with
+// exactly the step that was to write it, so a row that was overwritten meanwhile is reported.
 #pragma once
 
 #include <moetap/types.h>
@@ -12,7 +12,7 @@ namespace moetap {
 
 // The rows of positions `range` of one request.
 struct RowPlan {
-  // What the ledger knows of some positions already, whatever the buffer holds.
+  // States that the ledger already knows for some positions, whatever the buffer contains.
   struct Verdict {
     TokenRange positions;
     RowState state;
@@ -20,32 +20,35 @@ struct RowPlan {
 
   std::uint64_t request = 0;
   TokenRange range;
-  std::vector<Slot> slots;          // of the first positions of `range`; the others are missing
-  std::vector<StepWindow> windows;  // one a slot: [step, step] that the row was scheduled for
+  std::vector<Slot> slots;          // of the first positions of `range`; later positions are
+                                    // missing
+  std::vector<StepWindow> windows;  // for each slot: [step, step], where `step` was scheduled to
+                                    // write it
   std::vector<Verdict> verdicts;    // in ascending order
-  std::vector<BlockId> blocks;      // that `slots` lie in, in order
-  Step last_step = 0;               // once its outcome is known every row is there; 0: now
+  std::vector<BlockId> blocks;      // that contain `slots`, in order
+  Step last_step = 0;               // once its outcome is known all rows have arrived; 0: they have
+                                    // already
 };
 
-// Rows that go from one slot to another, from[i] to to[i], and are of `step` from then on.
+// Rows that move from slot from[i] to slot to[i], and have the stamp `step` from then on.
 struct MovePlan {
   Step step = 0;
   std::vector<Slot> from;
-  std::vector<StepWindow> windows;  // one a slot of `from`
+  std::vector<StepWindow> windows;  // for each slot of `from`
   std::vector<Slot> to;
-  Step last_step = 0;  // as in RowPlan; also of what may still be written to `to`
+  Step last_step = 0;  // as in RowPlan; includes steps that may still write to `to`
 
-  // Both as one plan, of accept() for requests that share a number. ArgumentError for another
-  // step's.
+  // Joins two plans of accept() for requests that share a step number. ArgumentError if the steps
+  // differ.
   void append(const MovePlan& next);
 };
 
-// Rows that come from elsewhere into `slots`, and are of `step` from then on. Whoever has no row
-// for a slot stores it as ~slot: the row is missing.
+// Rows that are put into `slots` from elsewhere, and have the stamp `step` from then on. To leave a
+// row missing, replace its slot by ~slot.
 struct FillPlan {
   Step step = 0;
   std::vector<Slot> slots;
-  Step last_step = 0;  // of what may still be written to `slots`
+  Step last_step = 0;  // the last step that may still write to `slots`
 };
 
 }  // namespace moetap

@@ -1,4 +1,4 @@
-// Slot arithmetic, and which KV-cache group's slots count.
+// Slot arithmetic, and the choice of the anchor KV-cache group.
 #pragma once
 
 #include <moetap/types.h>
@@ -8,9 +8,9 @@
 
 namespace moetap {
 
-// Slots of positions [range.start, range.end) of a sequence that owns `blocks` in order.
+// The slots of positions [range.start, range.end) of a sequence with these `blocks`, in order.
 // out.size() must be range.size(). RangeError if the range leaves the blocks or a block id is
-// negative; ArgumentError for a block size below 1.
+// negative. ArgumentError for a block size below 1.
 void slots_of(std::span<const BlockId> blocks, int block_size, TokenRange range,
               std::span<Slot> out);
 std::vector<Slot> slots_of(std::span<const BlockId> blocks, int block_size, TokenRange range);
@@ -23,9 +23,9 @@ struct KvCacheGroup {
   std::vector<KvCacheGroup> members;  // of a uniform group, else empty
 };
 
-// The index of the group whose slots name rows: the first that is full attention (also MLA, and a
-// uniform group whose members all are). Workers and schedulers both call this, so that they agree.
-// ArgumentError if there is none, with the kinds that were given.
+// The index of the anchor group, whose slots identify rows: the first full-attention group. MLA
+// counts as full attention, and so does a uniform group whose members all do. Worker and scheduler
+// both call this, so that they agree. ArgumentError with the given kinds if there is none.
 std::size_t anchor_group(std::span<const KvCacheGroup> groups);
 
 }  // namespace moetap

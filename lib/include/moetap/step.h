@@ -9,15 +9,15 @@
 
 namespace moetap {
 
-// Which tokens the rows of topk_ids are, under data parallelism.
+// Which tokens' rows topk_ids has, under data parallelism.
 enum class RankLayout : std::uint8_t {
-  local,         // this rank's: num_tokens or padded_tokens rows
+  local,         // this rank's tokens: num_tokens or padded_tokens rows
   concatenated,  // every rank's real tokens, rank after rank: sum(dp_tokens) rows
-  padded,        // every rank's, each padded to padded_tokens: dp_size * padded_tokens rows
+  padded,        // every rank's, padded to padded_tokens each: dp_size * padded_tokens rows
 };
 
 // A run of the step's tokens that belongs to one request: positions [position, position + count).
-// Not of drafts that form a tree, whose positions nobody knows yet.
+// Not for drafts that form a tree: their positions are not known yet.
 struct RequestSpan {
   std::uint64_t request = 0;
   std::int64_t position = 0;
@@ -26,37 +26,37 @@ struct RequestSpan {
 
 // One step. The spans need to live only as long as the call they are passed to.
 struct StepInfo {
-  Step step = 0;                              // above every earlier one
+  Step step = 0;                              // greater than every earlier step's
   std::int64_t num_tokens = 0;                // real tokens of this rank
-  std::int64_t padded_tokens = 0;             // rows of this rank with graph padding; 0: num_tokens
+  std::int64_t padded_tokens = 0;             // rows including graph padding; 0: num_tokens
   std::span<const std::int64_t> dp_tokens{};  // concatenated layout: real tokens of each rank
-  std::span<const RequestSpan> requests{};    // the tokens in order; only a per-request host cache
-                                              // needs them
-  // Tokens whose rows somebody wants: ascending, disjoint, non-empty ranges of [0, num_tokens).
-  // Other tokens' rows are neither copied nor stored, and their slots keep the rows and stamps they
-  // had. So a token that was wanted must be wanted again when it is computed again in the same
-  // block, which is so if requests ask as a whole or from a position on. All tokens are captured
-  // alike: an id that is no expert's fails the step whoever's it is. nullopt: all are wanted.
+  std::span<const RequestSpan> requests{};    // all tokens in order; for HostCache::per_request
+  // Tokens whose rows are wanted: ascending, disjoint, non-empty ranges of [0, num_tokens).
+  // nullopt: all tokens. Other tokens' rows are neither copied nor stored; their slots keep their
+  // rows and stamps. So a token that was wanted must be wanted again when it is recomputed in the
+  // same block. This is the case if each request wants all its rows, or all from a position on. All
+  // tokens are captured alike: an invalid expert id fails the step, whether its token is wanted or
+  // not.
   //
-  // An empty list: nobody wants anything. publish() then closes the step and does nothing else: it
-  // has no outcome (a layer that was not captured goes unnoticed, with no row for it to be missing
-  // from), finalize() does not wait for it, and the reader never hears of it.
+  // An empty list: no rows are wanted. publish() then closes the step and does nothing else. The
+  // step has no outcome, finalize() does not wait for it, and the reader is not told of it. A layer
+  // that was not captured goes unnoticed, as there is no row that could lack it.
   std::optional<std::span<const TokenRange>> wanted{};
 };
 
-// Why a request's rows are no longer needed by the worker.
+// Why the worker no longer needs a request's rows.
 enum class RequestEnd : std::uint8_t {
-  finished,   // hand over what was captured
-  preempted,  // forget it: the request will be computed again
-  aborted,    // forget it
+  finished,   // hand over the captured rows
+  preempted,  // discard them: the request will be computed again
+  aborted,    // discard them
 };
 
-// Steps that a worker closed without their rows, which are missing: it gave them up, or the
-// scheduler did not take steps in and the worker was told not to wait for it (OnFull::drop).
+// Steps that a worker closed without their rows, which are missing. Either the engine gave the step
+// up, or the ring was full and the worker is set not to wait for the scheduler (OnFull::drop).
 struct DroppedSteps {
   std::uint64_t count = 0;
-  Step last = 0;               // of them; 0: none
-  std::uint64_t given_up = 0;  // of them by the engine, as when its forward pass threw
+  Step last = 0;               // the last such step; 0: none
+  std::uint64_t given_up = 0;  // those that the engine gave up, e.g. when its forward pass threw
 };
 
 }  // namespace moetap

@@ -1,4 +1,4 @@
-// The words every part of moetap shares: ids, steps, slots, and what is known about a row.
+// The types that every part of moetap shares: ids, steps, slots, and the states of a row.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,8 @@
 
 namespace moetap {
 
-// One forward pass. The scheduler numbers them 1, 2, 3 …; a number is never reused. 0 means "none".
+// The number of a forward pass. The scheduler numbers them 1, 2, 3 … and never reuses a number. 0
+// means "none".
 using Step = std::uint64_t;
 
 // A physical KV-cache position in the anchor group: block_id * block_size + offset.
@@ -45,7 +46,7 @@ constexpr std::size_t id_bytes(IdType type) {
   return 0;
 }
 
-// Whether a type has a value for every id of a model.
+// Whether the type can represent every expert id of a model.
 constexpr bool holds_ids(IdType type, std::int64_t num_experts) {
   switch (type) {
     case IdType::uint8:
@@ -66,13 +67,13 @@ constexpr std::string_view id_type_name(IdType type) {
   return names[static_cast<std::size_t>(type)];
 }
 
-// What is known about a row, always kept beside the row and never encoded in its ids.
+// The state of a row. It is always stored beside the row and never encoded in its ids.
 enum class RowState : std::uint8_t {
-  present,     // captured in a known step of the window that was asked for
+  present,     // captured in a known step within the requested window
   missing,     // never captured, or its step failed
-  stale,       // captured for an earlier owner of the slot (before the window)
-  clobbered,   // overwritten by a later owner of the slot (after the window)
-  unverified,  // the buffer keeps no stamps (wire-compatible layout), so nothing can be claimed
+  stale,       // captured before the window, for an earlier owner of the slot
+  clobbered,   // overwritten after the window, by a later owner of the slot
+  unverified,  // the buffer has no stamps (wire-compatible layout), so the state is not known
 };
 
 constexpr std::string_view row_state_name(RowState state) {
@@ -80,16 +81,16 @@ constexpr std::string_view row_state_name(RowState state) {
   return names[static_cast<std::size_t>(state)];
 }
 
-// The steps in which the current owner of a slot can have written it: from the step for which its
-// block was allocated to the last step that was scheduled for it (both included). An open end takes
-// what has arrived as it is; only the true last step shows that nothing is still on its way.
+// The steps in which the current owner of a slot can have written it. It goes from the step for
+// which the block was allocated to the last step scheduled for it, both included. An open end
+// accepts what has arrived so far. Only the true last step shows that no write is still to come.
 struct StepWindow {
   Step first = 1;
   Step last = std::numeric_limits<Step>::max();
   bool operator==(const StepWindow&) const = default;
 };
 
-// The state of a row that carries the stamp `written` (0: none), for an owner with this window.
+// The state of a row whose stamp is `written` (0: none), for an owner with this window.
 constexpr RowState row_state(Step written, StepWindow window) {
   if (written == 0) return RowState::missing;
   if (written < window.first) return RowState::stale;

@@ -1,4 +1,5 @@
-// What a row can hold of the router's weights. C++17, so that an engine's CUDA code can include it.
+// The forms in which a row can have the router's weights. C++17, so that an engine's CUDA code can
+// include it.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,7 @@
 
 namespace moetap {
 
-// The element type of the weights beside a row's ids. bfloat16: the upper half of a float32.
+// The element type of the weights beside a row's ids. bfloat16 is the upper half of a float32.
 enum class WeightType : std::uint8_t { none, float32, bfloat16 };
 
 constexpr std::size_t weight_bytes(WeightType type) {
