@@ -1,4 +1,4 @@
-// Rows of KV blocks in files, one a block, for processes that share a directory.
+// Rows of KV blocks in files, one file per block, for processes that share a directory.
 #pragma once
 
 #include <moetap/block_store.h>
@@ -8,16 +8,17 @@
 
 namespace moetap {
 
-// A block that one process of this user puts is found by the others, and by those that come later.
-// Files are written under a temporary name and appear whole, mode 0600. One that is short, changed,
-// of another shape or of other weights, or not ours is a miss and counts as `refused`; ours that is
-// damaged is removed. What was used least recently by anyone is removed first, but nothing that a
-// living process holds (each hold keeps a file open). Files of `directory` stay within max_bytes
-// but for what other processes put since this one looked last, which it does after each eighth.
+// A block that one process puts is found by this user's other processes, now and later. Files are
+// written under a temporary name and appear complete, with mode 0600. A file that is short,
+// changed, not ours, or of another shape or other weights is a miss and counts as `refused`.
+// Damaged files of ours are removed. The file that any process used least recently is removed
+// first. A block that a living process holds is never removed; each hold keeps a file open. The
+// files stay within max_bytes, except for what other processes put since this one last scanned the
+// directory. It scans after each eighth of max_bytes.
 //
-// The directory is made (mode 0700) if there is none; MismatchError if it is another user's, or if
-// others may write to it. SystemError for what the system refuses, with the bytes that were needed;
-// ArgumentError if max_bytes has no room for a file.
+// The directory is created (mode 0700) if it does not exist. MismatchError if it is another user's,
+// or if other users may write to it. SystemError, with the bytes needed, if the system refuses a
+// call. ArgumentError if max_bytes has no room for one file.
 std::unique_ptr<BlockStore> make_directory_block_store(const std::filesystem::path& directory,
                                                        BlockStoreOptions options);
 

@@ -1,4 +1,4 @@
-// What a worker and its scheduler must agree on.
+// The description that a worker and its scheduler must agree on.
 #pragma once
 
 #include <moetap/error.h>
@@ -12,46 +12,47 @@
 
 namespace moetap {
 
-// How the `shm` transport lays its buffer out.
+// The layout of the `shm` transport's buffer.
 enum class ShmLayout : std::uint8_t {
   native,  // narrow ids, a step stamp beside each row, a control block
   wire,    // int32 [slot][hidden layer][top_k], no header, no stamps: a vLLM process can be the
-           // other end; shape.num_hidden_layers() of them, dense ones too
+           // other end. Has all shape.num_hidden_layers() layers, including dense ones
 };
 
-// One worker's channel to its scheduler. Both sides build the same one. One a data-parallel rank;
-// one a stage or part of it where several of its ranks publish (see endpoints_of).
+// One worker's channel to its scheduler. Both sides construct an equal Endpoint. There is one per
+// data-parallel rank, or one for each stage and part of it if several of its ranks publish (see
+// endpoints_of).
 struct Endpoint {
-  std::string instance;  // of the engine: letters, digits, '-', '_', '.'; 1 to 64 characters
+  std::string instance;  // the engine's: letters, digits, '-', '_', '.'; 1 to 64 characters
   int dp_rank = 0;
-  int stage = 0;  // of a pipeline: 0 to 999
-  int part = 0;   // the tensor-parallel rank, where each publishes its part of the tokens: 0 to 999
-  ModelShape shape;             // of the rows that are published here
+  int stage = 0;     // pipeline stage: 0 to 999
+  int part = 0;      // the tensor-parallel rank, if each publishes its part of the tokens: 0 to 999
+  ModelShape shape;  // of the rows that are published here
   std::int64_t num_slots = 0;   // of the anchor KV-cache group: num_blocks * block_size
-  std::int64_t max_tokens = 0;  // the most tokens a step can have
-  int ring_depth = 4;           // device transport: steps that may wait for the scheduler
-  int steps_in_flight =
-      1;  // that the engine works on at once; endpoint_of() raises it to the stages
-          // of the pipeline. With a ring below that no schedule could run freely.
+  std::int64_t max_tokens = 0;  // the maximum number of tokens in a step
+  int ring_depth = 4;           // device transport: steps that can wait for the scheduler
+  // Steps that the engine runs at once; endpoint_of() raises it to at least the number of pipeline
+  // stages. A smaller ring would stall the engine.
+  int steps_in_flight = 1;
   ShmLayout layout = ShmLayout::native;  // shm transport
-  Milliseconds limit{30'000};  // for any wait on the other side: attach, a full ring, a lock
-  // Worker: all of its shared memory in huge pages, of which the last may be used in part only;
-  // native layout. An error that says why if this machine gives none, or too few just now; ask
-  // why_no_huge_pages() (segments.h) first to do without then.
+  Milliseconds limit{30'000};  // timeout of each wait for the other side: attach, full ring, lock
+  // Worker: puts all its shared memory in huge pages (native layout); part of the last page may be
+  // unused. An error says why if this machine has none, or too few free. To fall back to normal
+  // pages, ask why_no_huge_pages() (segments.h) first.
   bool huge_pages = false;
 
   // ArgumentError that names the field, its value and what is allowed.
   void validate() const;
-  // As validate(), of the device transport: ring_depth must be at least steps_in_flight.
+  // As validate(), for the device transport: ring_depth must be at least steps_in_flight.
   void validate_ring() const;
 };
 
 // The endpoint of one rank, which publishes or only captures. `engine` describes the whole model;
-// its dp_rank, stage and part do not matter. ArgumentError for a topology that cannot be served, a
-// stage without MoE layers, and for the wire layout where its one buffer would need several owners.
+// its dp_rank, stage and part are ignored. ArgumentError for a topology that is not supported, for
+// a stage without MoE layers, and for the wire layout if its one buffer would need several owners.
 Endpoint endpoint_of(const Endpoint& engine, const Topology& rank);
 
-// Those that the scheduler of topology.dp_rank reads: of each stage that has MoE layers, each part.
+// The endpoints that the scheduler of topology.dp_rank reads: [stages that have MoE layers][parts].
 std::vector<std::vector<Endpoint>> endpoints_of(const Endpoint& engine, const Topology& topology);
 
 }  // namespace moetap

@@ -1,5 +1,5 @@
-// Rows that a read left where they are. Whoever has them keeps the memory from being used again, so
-// that each such loan has a holder with a name.
+// Rows that are lent instead of copied. Each loan keeps its memory from being reused, and so has a
+// named holder.
 #pragma once
 
 #include <moetap/routes.h>
@@ -24,7 +24,7 @@ class Lease;
 std::string describe_leases(std::size_t leases, std::string_view holder,
                             std::chrono::nanoseconds age);
 
-// The loans of one lender. Its leases may end in any thread.
+// The leases of one lender. A lease may end in any thread.
 class LeaseBook {
  public:
   using Clock = std::chrono::steady_clock;
@@ -33,25 +33,25 @@ class LeaseBook {
     Clock::time_point since;
   };
 
-  // Is told how many leases are out and which is the oldest (null: none), whenever that changes
-  // while the book lives: by whichever thread changes it, one at a time. May not throw, nor use the
-  // book.
+  // Called whenever the number of leases changes, with that number and the oldest lease (null:
+  // none). It runs in the thread that makes the change, one call at a time. It must not throw, nor
+  // use the book.
   using Watcher = std::function<void(std::size_t leases, const Entry* oldest)>;
 
   explicit LeaseBook(Watcher watcher = {});
-  ~LeaseBook();  // the memory is gone: no lease stands any more
+  ~LeaseBook();  // invalidates all leases: the memory is gone
   LeaseBook(const LeaseBook&) = delete;
   LeaseBook& operator=(const LeaseBook&) = delete;
 
   Lease lend(std::string holder);
 
   std::size_t size() const;
-  // Of those that have not ended.
+  // The oldest lease that has not ended.
   std::optional<Entry> oldest() const;
-  // See describe_leases(); "no lease is out".
+  // See describe_leases(); "no lease is out" if there is none.
   std::string describe() const;
 
-  // Returns true when no lease is out, false at the deadline.
+  // Blocks until no lease is out (true) or until the deadline (false).
   bool wait_until_back(Clock::time_point deadline) const;
 
  private:
@@ -60,7 +60,7 @@ class LeaseBook {
   std::shared_ptr<State> state_;
 };
 
-// Ends when it is destroyed, or the lender's memory is. Movable.
+// Ends when it is destroyed, or when the lender's memory is. Movable.
 class Lease {
  public:
   Lease(Lease&& other) noexcept;
@@ -78,14 +78,14 @@ class Lease {
   std::list<LeaseBook::Entry>::iterator entry_;
 };
 
-// As Routes, but the rows may still be the lender's. Movable. row() and detach() look for the
-// lender first and then at its memory: the reader may not be destroyed while another thread is in
-// one.
+// As Routes, but the rows may still be in the lender's memory. Movable. row() and detach() check
+// that the lender exists and then read its memory. So the reader must not be destroyed while
+// another thread is in one of these calls.
 class RoutesView {
  public:
-  // Owned from the start.
+  // Owns its rows from the start.
   explicit RoutesView(Routes routes) : owned_(std::move(routes)) {}
-  // rows[i]: the row of position range.start + i, or null for one that is not present.
+  // rows[i]: the row of position range.start + i, or null if the row is not present.
   RoutesView(ModelShape shape, TokenRange range, std::vector<const std::byte*> rows,
              std::vector<RowState> states, Lease lease);
 
@@ -94,12 +94,12 @@ class RoutesView {
   std::span<const RowState> states() const;
   bool owned() const { return owned_.has_value(); }
 
-  // By position in the sequence; row_bytes narrow ids, 0xFF for a row that is not present.
+  // The row at a position of the sequence: row_bytes() bytes, all 0xFF if the row is not present.
   // RangeError outside range(), StateError if the lender is gone.
   std::span<const std::byte> row(std::int64_t position) const;
 
-  // The rows as one's own, and the lease ends; copies them only if they are not that already.
-  // StateError if the lender is gone.
+  // Returns the rows as Routes and ends the lease. Copies them only if they are lent. StateError if
+  // the lender is gone.
   Routes detach() &&;
 
  private:

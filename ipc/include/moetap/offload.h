@@ -1,5 +1,5 @@
-// Rows that go where KV blocks go: to a store when a block is full or offloaded, and back when its
-// tokens are loaded into a block of some request, in this process or another.
+// Rows follow their KV blocks: to a store when a block is full or offloaded, and back when its
+// tokens are loaded into a request's block, in this process or another.
 #pragma once
 
 #include <moetap/block_store.h>
@@ -11,17 +11,17 @@
 
 namespace moetap {
 
-// Stores the rows of a full block under its hash. False, and nothing is stored, if they are not all
-// present or the store is full. TimeoutError if a step of them does not come. ArgumentError if the
-// store is of another shape or block size.
+// Stores the rows of a full block under its hash, after waiting up to `limit` for their steps.
+// Returns false, and stores nothing, if they are not all present or the store is full. TimeoutError
+// if a step does not arrive. ArgumentError if the store has another shape or block size.
 bool store_block(BlockStore& store, const BlockKey& key, const Ledger& ledger, Reader& reader,
                  BlockId block, Milliseconds limit);
 
-// The request's tokens from `position` on, a block for each of `keys`, were loaded from elsewhere
-// (Ledger::fill, with its `step`): puts the rows that the store has for them, and returns for how
-// many blocks. The rows of the others are missing. ArgumentError as above, or if `position` is not
-// a block's first; StateError and RangeError as Ledger::fill. TimeoutError after which none of
-// them is present: missing, or stale where the block has rows of an earlier owner.
+// For tokens that were loaded from elsewhere: one block for each of `keys`, from `position` on.
+// Puts the rows that the store has and returns for how many blocks; the rows of other blocks are
+// missing. `step` is as in Ledger::fill. ArgumentError as above, or if `position` is not the first
+// of a block. StateError and RangeError as Ledger::fill. After a TimeoutError none of these rows is
+// present: they are missing, or stale where the block has rows of an earlier owner.
 std::int64_t load_blocks(BlockStore& store, std::span<const BlockKey> keys, Ledger& ledger,
                          Reader& reader, Step step, std::uint64_t request, std::int64_t position,
                          Milliseconds limit);

@@ -1,4 +1,4 @@
-// Rows that wait to be collected, for schedulers that do not read them the moment a request ends.
+// Rows that wait to be collected, for schedulers that do not read them as soon as a request ends.
 #pragma once
 
 #include <moetap/ledger.h>
@@ -11,29 +11,29 @@
 
 namespace moetap {
 
-// Plans that are not read yet, by request. While one waits its blocks are held, and the scheduler
-// either gives out other blocks (Ledger::held) or has the rows taken early (take_early). The ledger
+// Plans that are not yet read, by request. A waiting plan holds its blocks. The scheduler then
+// either allocates other blocks (Ledger::held) or has the rows read early (take_early). The ledger
 // and the reader must outlive it. One thread at a time.
 class PendingRows {
  public:
   PendingRows(Ledger& ledger, Reader& reader) : ledger_(ledger), reader_(reader) {}
 
-  // StateError if the request's rows wait already.
+  // Adds a request's plan. StateError if the request's rows already wait.
   void add(RowPlan plan);
 
   bool contains(std::uint64_t request) const { return pending_.contains(request); }
   std::size_t size() const { return pending_.size(); }
 
-  // These blocks are about to get new tokens: takes the rows of everyone who waits for rows in them
-  // and lets go of their blocks. Costs nothing if none of them is held. TimeoutError if a step in
-  // flight does not come; who has not been read then still waits, and holds its blocks.
+  // Call it before these blocks get new tokens. Reads the rows of all waiting requests that hold
+  // any of them, and releases their blocks. Costs nothing if none is held. TimeoutError if a step
+  // in flight does not arrive; requests that were not read then still wait and hold their blocks.
   void take_early(std::span<const BlockId> blocks, Milliseconds limit);
 
-  // The rows, now or taken early; they wait no longer. StateError if the request's do not wait,
-  // TimeoutError after which they still do.
+  // Returns the request's rows, whether read now or early, and removes its plan. StateError if its
+  // rows do not wait. After a TimeoutError they still wait.
   Routes collect(std::uint64_t request, Milliseconds limit);
 
-  // Nobody wants them any more. StateError as above.
+  // Discards the request's plan and rows. StateError as above.
   void drop(std::uint64_t request);
 
  private:

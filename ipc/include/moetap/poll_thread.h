@@ -1,5 +1,5 @@
-// A thread that takes steps in for a scheduler that blocks elsewhere, and a file descriptor that
-// tells an event loop (epoll, asyncio) that some have come.
+// A thread that takes in steps for a scheduler that blocks elsewhere, and a file descriptor that
+// tells an event loop (epoll, asyncio) that steps have arrived.
 #pragma once
 
 #include <moetap/error.h>
@@ -11,24 +11,24 @@
 namespace moetap {
 
 struct PollOptions {
-  // How often it looks: a step waits at most this long, and so does who sleeps at the descriptor. A
-  // look takes about a microsecond, or two for each of several ranks, and the wake-up some five
-  // more: at the default about half a percent of a core.
+  // The polling interval. A step, and a caller that sleeps on the descriptor, waits at most this
+  // long. A poll takes about a microsecond, or two per rank with several ranks; the wake-up takes
+  // about five more. At the default this is about half a percent of a core.
   Milliseconds every{1};
 
-  // If not null: becomes a descriptor that is readable once steps have been taken in, or the worker
-  // died, or a call would throw. An eventfd(2), non-blocking: read 8 bytes from it before you look.
-  // It is the reader's, and closes with it.
+  // If not null, receives a descriptor that becomes readable when steps were taken in, when the
+  // worker died, or when a call would throw. It is a non-blocking eventfd(2): read 8 bytes from it
+  // before you use the reader. The reader owns it and closes it.
   int* readable = nullptr;
 };
 
-// The same end, with poll() called all the time: `Reader reader(poll_in_thread(...))` needs no
-// poll(). Its calls exclude each other and the thread, so that any thread may make them; one that
-// waits lets nobody else in. Rows may change between any two calls, not only in wait_for() and
-// poll(): hold a request's blocks until it has been read (PendingRows), or its rows may be
-// clobbered, and say so. While rows are lent no step is taken in. What the thread meets with
-// (MismatchError) is thrown by every later call. SystemError if there can be no thread or no
-// descriptor; ArgumentError if `every` is below 1 ms or above a second.
+// The same transport, with a thread that calls poll(): `Reader reader(poll_in_thread(...))` needs
+// no poll() calls. Its calls may be made from any thread. They exclude each other and the polling
+// thread; a call that waits blocks the others. Rows may change between any two calls, not only in
+// wait_for() and poll(). So hold a request's blocks until it is read (PendingRows); otherwise its
+// rows may be clobbered, and say so. While rows are lent no step is taken in. An exception in the
+// thread (MismatchError) is thrown again by every later call. SystemError if the thread or the
+// descriptor cannot be created. ArgumentError if `every` is below 1 ms or above one second.
 std::unique_ptr<SlotReadTransport> poll_in_thread(std::unique_ptr<SlotReadTransport> reader,
                                                   PollOptions options = {});
 std::unique_ptr<RequestReadTransport> poll_in_thread(std::unique_ptr<RequestReadTransport> reader,

@@ -1,4 +1,4 @@
-// The scheduler's object. Needs neither CUDA nor a GPU.
+// The scheduler's main class. It needs neither CUDA nor a GPU.
 #pragma once
 
 #include <moetap/error.h>
@@ -14,7 +14,7 @@ namespace moetap {
 
 struct MovePlan;  // <moetap/row_plan.h>
 
-// Reads rows that a worker published. One a worker (data-parallel rank); one thread at a time.
+// Reads rows that a worker published. One per worker (data-parallel rank). One thread at a time.
 class Reader {
  public:
   explicit Reader(std::unique_ptr<SlotReadTransport> transport);
@@ -22,9 +22,9 @@ class Reader {
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  // The process-wide one, for a scheduler with one worker; these three may be called from any
-  // thread. create() twice is a StateError, so is instance() before create(); destroy() of none
-  // does nothing. Nothing is destroyed at exit.
+  // The process-wide Reader, for a scheduler with one worker. These three functions may be called
+  // from any thread. StateError for a second create(), and for instance() before create().
+  // destroy() does nothing if there is none. It is not destroyed at exit.
   static Reader& create(std::unique_ptr<SlotReadTransport> transport);
   static Reader& instance();
   static void destroy();
@@ -32,14 +32,14 @@ class Reader {
   const ModelShape& shape() const { return transport_->shape(); }
   std::int64_t num_slots() const { return transport_->num_slots(); }
 
-  // Takes in the steps that have arrived and returns the last whose outcome is known; never waits.
-  // Call it once a scheduling round, whatever else there is to do: a worker whose ring is full
-  // waits for it (or drops its steps, see OnFull). A scheduler that blocks elsewhere for longer has
-  // a thread for it: poll_in_thread() in <moetap/poll_thread.h>.
+  // Takes in the steps that have arrived and returns the last step whose outcome is known. Never
+  // waits. Call it in every scheduling round: a worker whose ring is full waits for it, or drops
+  // its steps (see OnFull). A scheduler that blocks elsewhere for longer uses a thread:
+  // poll_in_thread() in <moetap/poll_thread.h>.
   Step poll() { return transport_->poll(); }
   void wait_for(Step step, Milliseconds limit) { transport_->wait_for(step, limit); }
 
-  // See ReadTransport.
+  // See ReadTransport::worker_alive and ReadTransport::dropped.
   bool worker_alive() { return transport_->worker_alive(); }
   DroppedSteps dropped() { return transport_->dropped(); }
 
@@ -56,19 +56,20 @@ class Reader {
     return transport_->lend(slots, windows, rows, states, holder);
   }
 
-  // See SlotReadTransport::put. RangeError, before anything is changed, for an id that the model
-  // does not have, ArgumentError for one that is twice in a layer and for bytes that
-  // are not 0 between ids and weights; the bytes of a row that is given as ~slot do not matter.
+  // See SlotReadTransport::put. Also checks the rows, before anything is changed. RangeError for an
+  // id that the model does not have. ArgumentError for an id that is twice in a layer, and for
+  // bytes other than 0 between ids and weights. The bytes of a row that is given as ~slot are not
+  // checked.
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
   // Rows of positions [range.start, range.end) of a sequence that owns `blocks`. `windows` has one
-  // element for all or one a block. A sequence of S tokens has S-1 rows: the last sampled token has
-  // had no forward pass.
+  // element for all blocks, or one for each block. A sequence of S tokens has S-1 rows: the last
+  // sampled token has had no forward pass.
   Routes read(std::span<const BlockId> blocks, int block_size, TokenRange range,
               std::span<const StepWindow> windows);
 
  private:
-  friend std::size_t move_rows(Reader&, const MovePlan&, Milliseconds);  // puts what it has read
+  friend std::size_t move_rows(Reader&, const MovePlan&, Milliseconds);  // puts unchecked rows
 
   std::unique_ptr<SlotReadTransport> transport_;
 };
@@ -80,7 +81,7 @@ class RequestReader {
   ~RequestReader();
 
   const ModelShape& shape() const { return transport_->shape(); }
-  Step poll() { return transport_->poll(); }  // these as Reader's
+  Step poll() { return transport_->poll(); }  // these four as in Reader
   void wait_for(Step step, Milliseconds limit) { transport_->wait_for(step, limit); }
   bool worker_alive() { return transport_->worker_alive(); }
   DroppedSteps dropped() { return transport_->dropped(); }
