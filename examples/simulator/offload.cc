@@ -17,7 +17,8 @@ moetap::BlockKey key_of(const BlockHash& hash) {
 
 std::unique_ptr<moetap::BlockStore> make_store(const OffloadOptions& options,
                                                const moetap::ModelShape& shape, int block_size) {
-  moetap::BlockStoreOptions store{.shape = shape, .block_size = block_size, .weights = "demo"};
+  moetap::BlockStoreOptions store{
+      .shape = shape, .block_size = block_size, .model_version = "demo"};
   store.max_bytes = static_cast<std::size_t>(options.blocks) * store.block_bytes();
   if (options.directory.empty()) return moetap::make_memory_block_store(store);
   store.max_bytes += static_cast<std::size_t>(options.blocks) * 4096;  // a file is more than rows

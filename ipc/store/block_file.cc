@@ -48,8 +48,8 @@ std::vector<std::byte> describe(const BlockStoreOptions& options) {
   append_number(text, static_cast<int>(options.shape.weight_type()) | repeats);
   append_number(text, options.shape.num_layers());
   for (const int layer : options.shape.moe_layers()) append_number(text, layer);
-  append_number(text, options.weights.size());
-  append(text, std::as_bytes(std::span(options.weights)));
+  append_number(text, options.model_version.size());
+  append(text, std::as_bytes(std::span(options.model_version)));
   return text;
 }
 

@@ -1,5 +1,5 @@
 // The format of a block's file: [magic 8][version 4][CRC-32C of all that follows 4][description]
-// [rows], little-endian. The description says what the rows are of: shape, block size, weights,
+// [rows], little-endian. The description says what the rows are of: shape, block size, model version,
 // key.
 #pragma once
 
@@ -20,7 +20,7 @@ class BlockFile {
 
   explicit BlockFile(BlockStoreOptions options);
 
-  // Differs for other weights and shapes, so that stores of several can share a directory.
+  // Differs for other model versions and shapes, so that stores of several can share a directory.
   std::string name(const BlockKey& key) const;
   std::size_t bytes(const BlockKey& key) const;
 

@@ -28,7 +28,7 @@ std::string BlockKey::hex() const {
 }
 
 void BlockStoreOptions::validate() const {
-  constexpr std::size_t kMaxWeights = 256;
+  constexpr std::size_t kMaxVersion = 256;
   if (block_size < 1) {
     throw ArgumentError(
         fmt::format("a block store's block_size is {}; it must be at least 1", block_size));
@@ -38,9 +38,10 @@ void BlockStoreOptions::validate() const {
         fmt::format("a block store's max_bytes is {}, less than one block: {} rows of {} take {}",
                     max_bytes, block_size, shape.to_string(), block_bytes()));
   }
-  if (weights.size() > kMaxWeights) {
-    throw ArgumentError(fmt::format("a block store's weights has {} bytes; allowed are up to {}",
-                                    weights.size(), kMaxWeights));
+  if (model_version.size() > kMaxVersion) {
+    throw ArgumentError(
+        fmt::format("a block store's model_version has {} bytes; allowed are up to {}",
+                    model_version.size(), kMaxVersion));
   }
 }
 

@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const BlockFile format({.shape = ModelShape::uniform(2, 2, 16),
                                  .block_size = 2,
                                  .max_bytes = 1 << 20,
-                                 .weights = "w"});
+                                 .model_version = "w"});
   static const BlockKey key("block");
   fuzz::Input input({data, size});
   const bool mend = (input.take<std::uint8_t>() & 1) != 0;

@@ -412,7 +412,7 @@ TEST_F(DirectoryBlockStoreTest, OtherWeightsAndShapesAreNotFound) {  // H29
     for (const fs::path& found : files()) write(found, file);
     EXPECT_FALSE(has(*store, 1));
   };
-  other([](BlockStoreOptions& o) { o.weights = "v2"; });
+  other([](BlockStoreOptions& o) { o.model_version = "v2"; });
   other([](BlockStoreOptions& o) { o.shape = ModelShape::uniform(2, 2, 255); });
   other([](BlockStoreOptions& o) { o.shape = ModelShape({0, 2}, 2, 256); });
   other([](BlockStoreOptions& o) { o.shape = o.shape.with_repeated_experts(); });

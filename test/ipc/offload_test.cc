@@ -18,7 +18,7 @@ class OffloadTest : public test::LedgerWorld {
  protected:
   static BlockStoreOptions options(std::size_t blocks) {
     BlockStoreOptions options{
-        .shape = test::number_shape(), .block_size = kBlock, .max_bytes = 0, .weights = ""};
+        .shape = test::number_shape(), .block_size = kBlock, .max_bytes = 0, .model_version = ""};
     options.max_bytes = blocks * options.block_bytes();
     return options;
   }

@@ -15,8 +15,10 @@
 namespace moetap::test {
 
 inline BlockStoreOptions small_store(std::size_t blocks) {
-  BlockStoreOptions options{
-      .shape = ModelShape::uniform(2, 2, 256), .block_size = 4, .max_bytes = 0, .weights = "v1"};
+  BlockStoreOptions options{.shape = ModelShape::uniform(2, 2, 256),
+                            .block_size = 4,
+                            .max_bytes = 0,
+                            .model_version = "v1"};
   options.max_bytes = blocks * options.block_bytes();
   return options;
 }

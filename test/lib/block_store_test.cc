@@ -36,7 +36,7 @@ TEST(BlockStoreOptionsTest, MustHaveRoomForABlock) {
   options.block_size = 0;
   expect_throw<ArgumentError>([&] { options.validate(); }, {"block_size is 0"});
   options = small_store(1);
-  options.weights.assign(257, 'w');
+  options.model_version.assign(257, 'w');
   expect_throw<ArgumentError>([&] { options.validate(); }, {"257", "256"});
 }
 

@@ -225,7 +225,7 @@ TEST_P(Weights, FilesThatContradictTheShapeAreRefused) {
 
 TEST_P(Weights, NoBitsOfThemAreTakenForIds) {  // H20
   const BlockStoreOptions options{
-      .shape = shape, .block_size = 4, .max_bytes = 1 << 20, .weights = "v1"};
+      .shape = shape, .block_size = 4, .max_bytes = 1 << 20, .model_version = "v1"};
   const auto store = make_memory_block_store(options);
   const Routes routes = weighed_routes(shape, {0, 4});
   EXPECT_EQ(store->put(BlockKey("a"), routes.bytes()), BlockStore::Put::stored);
@@ -241,7 +241,7 @@ TEST_P(Weights, NoBitsOfThemAreTakenForIds) {  // H20
 
 TEST_P(Weights, ABlockWithBytesBetweenIdsAndWeightsIsRefused) {
   const BlockStoreOptions options{
-      .shape = shape, .block_size = 4, .max_bytes = 1 << 20, .weights = "v1"};
+      .shape = shape, .block_size = 4, .max_bytes = 1 << 20, .model_version = "v1"};
   const auto store = make_memory_block_store(options);
   const Routes routes = weighed_routes(shape, {0, 4});
   for (std::size_t at = shape.ids_bytes(); at < shape.weights_offset(); ++at) {

@@ -171,8 +171,10 @@ Simulation::Simulation(std::uint64_t seed, Counts& counts, History& history)
       router_{shape_.num_layers(), shape_.top_k(), shape_.num_experts(), dice_.chance(50)} {
   history_.note("{}", shape_.to_string());
   if (dice_.chance(50)) {
-    store_ = make_memory_block_store(
-        {.shape = shape_, .block_size = kBlock, .max_bytes = std::size_t{1} << 20, .weights = {}});
+    store_ = make_memory_block_store({.shape = shape_,
+                                      .block_size = kBlock,
+                                      .max_bytes = std::size_t{1} << 20,
+                                      .model_version = {}});
   }
   const auto replicas = static_cast<int>(1 + (dice_.chance(50) ? dice_.draw(2) : 0));
   for (int rank = 0; rank < replicas; ++rank) {

@@ -41,7 +41,7 @@ struct BlockStoreOptions {
   std::size_t max_bytes = 0;  // of the rows in memory, or of the files
   // Identifies the weights that the rows were captured with; up to 256 bytes. After a weight update
   // make a new store with another value: rows of other weights must never be found.
-  std::string weights;
+  std::string model_version;
 
   std::size_t block_bytes() const {
     return static_cast<std::size_t>(block_size) * shape.row_bytes();
