@@ -1,4 +1,4 @@
-// Attaches a Capturer to a model: what an engine says about its MoE layers, and one call.
+// Attaches a Capturer to a model: the engine describes its MoE layers and makes one call.
 #pragma once
 
 #include <moetap/capturer.h>
@@ -13,22 +13,23 @@
 
 namespace moetap {
 
-// How a layer tells its picks. The engine gives the function that takes what it needs for that.
+// The ways in which a layer can deliver its picks. For each way the engine gives a function that
+// receives what the layer needs.
 
-// The router is a step of its own, whose topk_ids exist: the engine calls what it is given with
-// them, behind the router on its stream and before any map to physical replicas.
+// The router is a separate operation that outputs topk_ids. The engine passes these to the function
+// that it was given: after the router on its stream, and before any mapping to physical replicas.
 struct ModularRouter {
   using Capture = std::function<void(const TopkIds&, Stream&)>;
   std::function<void(Capture)> set_capture;
 };
 
-// A kernel that was written with <moetap/route_sink.h>.
+// A router kernel that was written with <moetap/route_sink.h>.
 struct CapturingRouter {
   std::function<void(const RouteSink&)> set_sink;
 };
 
-// Someone else's fused MoE kernel. It can write the ids it picks to memory that it is given, or
-// (without a function) it cannot.
+// A third-party fused MoE kernel. Give a function if the kernel can write its picks to given
+// memory; leave it empty if not.
 struct FusedKernel {
   std::string name;  // for messages, e.g. "trtllm_fp8_block_scale_moe"
   std::function<void(const RouteOutput&)> set_output;
@@ -39,12 +40,13 @@ struct MoeLayer {
   std::variant<ModularRouter, CapturingRouter, FusedKernel> router;
 };
 
-// Binds each layer and gives it its way to the Capturer, which must outlive the model's use of it.
-// A draft model's layers are not given. ArgumentError, before anything is bound or given, if
-// there are none, one comes twice or has no function to take what it needs, one of the shape's is
-// not there, a fused kernel cannot write its routes (the message names the layer and the kernel),
-// or the Capturer's layout does not allow the way that a layer has (see Capturer). RangeError for a
-// layer that the shape has not, StateError if one is bound already.
+// Binds all layers, and calls the function of each. Do not pass a draft model's layers. The
+// Capturer must outlive the model's use of it. Errors are thrown before anything is bound or
+// called. ArgumentError if there are no layers, if a layer is given twice or has no function, or if
+// one of the shape's layers is not given. ArgumentError also if a fused kernel cannot write its
+// routes (the message names the layer and the kernel), or if the Capturer's layout does not allow a
+// layer's way (see Capturer). RangeError for a layer that the shape does not have, StateError for
+// one that is already bound.
 void bind_layers(Capturer& capturer, std::span<const MoeLayer> layers);
 
 }  // namespace moetap

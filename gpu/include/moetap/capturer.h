@@ -1,4 +1,4 @@
-// The worker's object: engines call it around and inside the forward pass.
+// The worker's main class: engines call it around and inside the forward pass.
 #pragma once
 
 #include <moetap/error.h>
@@ -14,7 +14,7 @@
 
 namespace moetap {
 
-struct RouteSink;    // of a router that captures its own picks: <moetap/route_sink.h>
+struct RouteSink;    // for a router that captures its own picks: <moetap/route_sink.h>
 class Stream;        // a device's queue of ordered work: <moetap/device.h>
 class DeviceCache;   // the routes of the open step
 class WantedTokens;  // of the open step
@@ -23,14 +23,14 @@ struct CapturerOptions {
   int dp_rank = 0;
   int dp_size = 1;
   RankLayout layout = RankLayout::local;
-  // Columns of topk_ids behind the top_k routed ones (fused shared experts); they are not routes.
+  // Columns of topk_ids after the top_k routed ones (fused shared experts); they are not routes.
   int shared_expert_columns = 0;
-  // On a host device compares all picks of a row with each other, as a GPU does; else only the
-  // first two, which memory that nobody wrote has alike.
+  // On a host device, compare all of a token's picks at a layer with each other, as a GPU does. By
+  // default only the first two are compared, which are equal in unwritten memory.
   bool compare_all_picks = false;
 };
 
-// Records which experts the router picked. One per model and process; one thread at a time.
+// Records which experts the router picked. One per model and process. One thread at a time.
 //
 //   once:      bind(layer) for each MoE layer of the target model (a draft model's are not bound)
 //   a step:    begin_step(info, stream)
@@ -39,81 +39,83 @@ struct CapturerOptions {
 //   a graph:   begin_graph(tokens) … capture(…) for each layer … end_graph(), or a GraphGuard
 //   each round of the engine: take_failures()
 //
-// A StepGuard makes sure that a step is closed whatever happens in it. A step that failed is no
-// exception, since its tokens are as good as any: its rows are missing, and the reader hears why.
+// A StepGuard closes the step whatever happens in it. A failed step is not an exception, as its
+// tokens are valid: only its rows are missing, and the reader is told why.
 //
-// Everything is ordered by the streams that are passed in; use one stream for a whole step.
+// All work is ordered by the streams that are passed in. Use one stream for a whole step.
 class Capturer {
  public:
-  // OwnedError if this process captures the endpoint's model already.
+  // OwnedError if this process already captures the endpoint's model.
   explicit Capturer(std::unique_ptr<Transport> transport, CapturerOptions options = {});
   ~Capturer();
   Capturer(const Capturer&) = delete;
   Capturer& operator=(const Capturer&) = delete;
 
-  // The process-wide one; these three may be called from any thread. create() twice is a
-  // StateError, so is instance() before create(); destroy() of none does nothing. Call
-  // destroy() while the transport's device still lives: nothing is destroyed at exit.
+  // The process-wide Capturer. These three functions may be called from any thread. StateError for
+  // a second create(), and for instance() before create(). destroy() does nothing if there is none.
+  // It is not destroyed at exit: call destroy() while the transport's device still exists.
   static Capturer& create(std::unique_ptr<Transport> transport, CapturerOptions options = {});
   static Capturer& instance();
   static void destroy();
 
   const ModelShape& shape() const { return transport_->endpoint().shape; }
 
-  // Makes a model layer a source of routes. RangeError if the shape has no such MoE layer,
-  // StateError if it is bound already.
+  // Declares that a layer of the model will be captured. RangeError if the shape has no such MoE
+  // layer, StateError if it is already bound.
   void bind(int model_layer);
 
-  // Opens a step. RangeError if it has more tokens (with padding) than the device cache, StateError
-  // if layers are unbound, a step is open, or its number is not above the last one; ArgumentError
-  // for token counts, requests or wanted tokens that contradict each other. After an exception no
-  // step is open, and the same number may be tried again.
+  // Opens a step. RangeError if it has more tokens (with padding) than the device cache. StateError
+  // if layers are unbound, a step is open, or the step number is not greater than the last one.
+  // ArgumentError for token counts, requests or wanted tokens that contradict each other. After an
+  // exception no step is open, and the same number may be used again.
   void begin_step(const StepInfo& step, Stream& stream);
 
-  // Declares that capture() calls up to end_graph() are recorded into a graph of this many (padded)
-  // tokens a rank. The graph serves every step of up to that many tokens. topk_ids must have the
-  // padded rows (concatenated layout: any fixed number from padded_tokens to dp_size times that; a
-  // step that needs more is found on the device). RangeError, StateError as begin_step().
+  // Declares that the capture() calls up to end_graph() are recorded into a graph with this many
+  // (padded) tokens per rank. The graph serves every step of up to that many tokens. topk_ids must
+  // have the padded number of rows. In the concatenated layout any fixed number from padded_tokens
+  // to dp_size times that is allowed; a step that needs more rows fails on the device. RangeError
+  // and StateError as begin_step().
   void begin_graph(std::int64_t padded_tokens);
   void end_graph();
 
-  // Takes the first top_k columns of this rank's rows, and of their weights if the shape has some.
-  // ArgumentError if the number of rows or columns is none that the layout allows (both are named),
-  // or the weights are not the shape's; StateError outside a step or graph,
-  // RangeError for a layer without a router. Which layers a step captured is checked on the device,
-  // where the replay of a graph shows too: a missing or repeated one fails the step.
+  // Captures the first top_k columns of this rank's rows, and of their weights if the shape has
+  // some. ArgumentError if the layout does not allow the number of rows or columns (the message has
+  // the given and the allowed number), or if the weights are not the shape's. StateError outside a
+  // step or graph, RangeError for a layer without a router. The device checks which layers a step
+  // captured, also when a graph is replayed: a missing or repeated layer fails the step.
   void capture(int model_layer, const TopkIds& topk_ids, Stream& stream);
 
-  // Two ways for a bound layer's picks to come without a capture() of it, once for all steps;
-  // bind_layers() in <moetap/bind.h> uses them. StateError if the layer is not bound.
+  // Two ways to capture a bound layer's picks without capture() calls. Each is set up once for all
+  // steps; bind_layers() in <moetap/bind.h> does so. StateError if the layer is not bound.
   //
-  // For a router kernel of the engine's that captures its own picks: fills in what it needs. In the
-  // padded layout rows depend on the padding, so there it is to be had inside a step or graph only
-  // and for that (StateError outside).
+  // For an engine's router kernel that captures its own picks: fills in `sink`. In the padded
+  // layout the rows depend on the padding. A sink is then only available inside a step or graph,
+  // and valid only for it (StateError outside).
   void route_sink(int model_layer, RouteSink& sink) const;
-  // For a fused kernel that writes its picks to memory it is given. Only if topk_ids would be this
-  // rank's rows (RankLayout::local), ids fit int16 and the shape has no weights, which nobody could
-  // tell from older ones: else an ArgumentError. Tokens whose rows it does not write have a missing
-  // route; if it writes none, the layer was not captured. Nothing else may capture the layer then.
+  // For a fused kernel that writes its picks to given memory. ArgumentError unless its rows are
+  // this rank's only (RankLayout::local), ids fit int16, and the shape has no weights: stale
+  // weights could not be detected. A token whose row the kernel does not write has a missing route.
+  // If it writes no row, the layer was not captured. Nothing else may capture the layer then.
   RouteOutput route_output(int model_layer) const;
 
   bool bound(int model_layer) const;
   const CapturerOptions& options() const { return options_; }
 
-  // Closes the step; see Transport::deliver. An exception (a time limit) leaves it open,
-  // since its rows would stay unaccounted for: publish it again, or give it up. A step of which
-  // nothing is wanted is only closed; slot_mapping may be null.
+  // Closes the step; see Transport::deliver. `slot_mapping` is device memory with a slot for each
+  // of the step's tokens. An exception (a timeout) leaves the step open, as its rows are not yet
+  // accounted for: publish it again, or give it up. A step of which no rows are wanted is only
+  // closed; slot_mapping may then be null.
   void publish(const Slot* slot_mapping, Stream& stream);
 
-  // Closes the step without its rows, see Transport::give_up; does nothing if none is open.
+  // Closes the step without its rows, see Transport::give_up. Does nothing if no step is open.
   void give_up(const Slot* slot_mapping, Stream& stream) noexcept;
 
-  // Steps that failed or were given up; see Transport::take_failures.
+  // The steps that failed or were given up; see Transport::take_failures.
   std::vector<StepFailed> take_failures() { return transport_->take_failures(); }
   std::uint64_t num_failed() const { return transport_->num_failed(); }
 
   void finalize(Step step, Milliseconds limit) { transport_->finalize(step, limit); }
-  // See Transport.
+  // See Transport::dropped and Transport::end_request.
   DroppedSteps dropped() const { return transport_->dropped(); }
   void end_request(std::uint64_t request, RequestEnd how) { transport_->end_request(request, how); }
 
@@ -127,7 +129,7 @@ class Capturer {
   void check_rows(int model_layer, std::int64_t rows) const;
   void deliver(const Slot* slot_mapping, Stream& stream);
 
-  std::unique_ptr<DeviceCache> cache_;  // goes last: what the transport has queued may read it
+  std::unique_ptr<DeviceCache> cache_;  // destroyed last: the transport's queued work may read it
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<WantedTokens> wanted_;
   CapturerOptions options_;
@@ -141,28 +143,29 @@ class Capturer {
   std::int64_t dp_total_ = 0;       // sum(dp_tokens) of the open step
 };
 
-// An open step. One that was not published when the guard ends is given up, as when the forward
-// pass threw: the reader hears that it failed, and the next step works.
+// An open step. If it was not published when the guard ends, e.g. because the forward pass threw,
+// it is given up. The reader is then told that it failed, and the next step can begin.
 //
 //   StepGuard open(capturer, info, stream);
 //   …                                          // forward pass: capture()s, graphs; may throw
 //   open.publish(slot_mapping);
 class [[nodiscard]] StepGuard {
  public:
-  // Capturer::begin_step. Capturer and stream must outlive the guard.
+  // Calls Capturer::begin_step. Capturer and stream must outlive the guard.
   StepGuard(Capturer& capturer, const StepInfo& step, Stream& stream)
       : capturer_(capturer), stream_(stream) {
     capturer_.begin_step(step, stream_);
   }
-  // Capturer::give_up, unless it was published. May wait for the scheduler as publish() does.
+  // Calls Capturer::give_up, unless the step was published. May wait for the scheduler as publish()
+  // does.
   ~StepGuard() {
     if (open_) capturer_.give_up(slot_mapping_, stream_);
   }
   StepGuard(const StepGuard&) = delete;
   StepGuard& operator=(const StepGuard&) = delete;
 
-  // Capturer::publish. After an exception it may be called again; if it is not, and the step is
-  // given up, the slots must still be in `slot_mapping` then: older rows in them are cleared.
+  // Calls Capturer::publish. After an exception it may be called again. If the step is given up
+  // instead, `slot_mapping` must still have the slots then: older rows in them are cleared.
   void publish(const Slot* slot_mapping) {
     slot_mapping_ = slot_mapping;
     capturer_.publish(slot_mapping, stream_);
@@ -176,14 +179,14 @@ class [[nodiscard]] StepGuard {
   bool open_ = true;
 };
 
-// A graph that is recorded while the guard lives, also if recording throws: the next step or graph
-// can begin then. The stream's own recording is the engine's to end.
+// A graph is recorded during the guard's lifetime. If recording throws, the next step or graph can
+// still begin. The engine itself must end the stream's recording.
 //
 //   GraphGuard recording(capturer, padded_tokens);
 //   …                                          // the model, recorded: capture()s; may throw
 class [[nodiscard]] GraphGuard {
  public:
-  // Capturer::begin_graph. The capturer must outlive the guard.
+  // Calls Capturer::begin_graph. The capturer must outlive the guard.
   GraphGuard(Capturer& capturer, std::int64_t padded_tokens) : capturer_(capturer) {
     capturer_.begin_graph(padded_tokens);
   }

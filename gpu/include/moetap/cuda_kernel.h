@@ -1,4 +1,4 @@
-// Makes a kernel launchable on a GPU. Include it in a .cu file and name the kernels there:
+// Makes kernels launchable on a GPU. Include this header in a .cu file and name the kernels there:
 //
 //   MOETAP_CUDA_KERNEL(MyKernel);
 //
@@ -20,7 +20,7 @@ void check_cuda_load(const char* kernel, int cuda_error);
 #if defined(__CUDACC__)
 namespace moetap {
 
-// Threads of a block, which are a kernel's lanes: Kernel::kLanes where it says so.
+// Threads per block, which are the kernel's lanes: Kernel::kLanes if defined.
 template <class Kernel>
 MOETAP_DEVICE constexpr int cuda_lanes() {
   if constexpr (requires { Kernel::kLanes; }) {
@@ -46,8 +46,8 @@ void run_on_cuda(const void* arguments, std::int64_t blocks, void* cuda_stream) 
   check_cuda_launch(KernelEntryOf<Kernel>::entry.name, static_cast<int>(error));
 }
 
-// With CUDA's lazy loading a kernel is loaded when it is first used, which may be in the middle of
-// a recording, or wait for kernels that run:
+// With CUDA's lazy loading a kernel is loaded at its first use. This may happen during a graph
+// capture, or wait for running kernels:
 // https://docs.nvidia.com/cuda/cuda-c-programming-guide/#lazy-loading
 template <class Kernel>
 void load_on_cuda() {

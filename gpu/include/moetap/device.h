@@ -1,10 +1,10 @@
-// A device: memory, streams, events, graphs. The `cuda` device is a GPU; the `host` device behaves
-// like one on a machine that has none.
+// A device: memory, streams, events, graphs. A `cuda` device is a GPU; the `host` device behaves
+// like one on a machine without a GPU.
 //
-// Ordering is CUDA's: work queued on a stream runs later and in order; different streams run in any
-// order unless an event orders them; a graph replays the same kernels with the same addresses. All
-// calls may be made from any thread; one stream is used by one thread at a time. A device outlives
-// everything that it made.
+// Ordering is that of CUDA. Work queued on a stream runs later, in order. Different streams run in
+// any order unless an event orders them. A graph replays the same kernels with the same addresses.
+// All calls may be made from any thread, but a stream is used by one thread at a time. A device
+// must outlive everything that it made.
 #pragma once
 
 #include <moetap/kernel.h>
@@ -19,8 +19,8 @@
 
 namespace moetap {
 
-// A point in a stream's work. record() moves it; a wait waits for the record() that preceded it,
-// and is a no-op if there was none.
+// A point in a stream's work, set by record(). A wait waits for the latest record() before it, and
+// is a no-op if there was none.
 class Event {
  public:
   virtual ~Event() = default;
@@ -36,17 +36,17 @@ class Graph {
 
 class Stream {
  public:
-  // Of a stream that a device made: when all queued work is done. Never throws.
+  // For a stream that a device made, waits until all queued work is done. Never throws.
   virtual ~Stream() = default;
 
-  // Between device memory of this device and more of that, or pinned host memory. Sources and
-  // targets must stay valid until it ran. The host device throws ArgumentError for any other
-  // memory, outside a buffer, and from host to host memory, where CUDA would block.
+  // Copies within this device's memory, or between it and pinned host memory. Source and target
+  // must stay valid until the copy has run. The host device throws ArgumentError for any other
+  // memory, for ranges outside a buffer, and for host-to-host copies, where CUDA would block.
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
   virtual void fill(void* to, std::uint8_t value, std::size_t bytes) = 0;
 
-  // Runs kernel(Block{i, lane, lanes}) for i in [0, blocks), in any order, and every lane. The
-  // kernel is copied now. ArgumentError for blocks < 0.
+  // Runs kernel(Block{i, lane, lanes}) for each i in [0, blocks) and each lane, in any order. The
+  // kernel is copied at the call. ArgumentError for blocks < 0.
   template <class Kernel>
   void launch(const Kernel& kernel, std::int64_t blocks) {
     launch(KernelCall(kernel, blocks));
@@ -57,25 +57,26 @@ class Stream {
   virtual void record(Event& event) = 0;
   virtual void wait(Event& event) = 0;
 
-  // Calls callback(argument) on a thread of the device's when all earlier work is done. It must not
-  // throw (that ends the program) and must not call the device (StateError on the host device).
+  // Calls callback(argument) on one of the device's threads when all earlier work is done. The
+  // callback must not throw (this would end the program) and must not call the device (StateError
+  // on the host device).
   virtual void call(void (*callback)(void*), void* argument) = 0;
 
   virtual bool idle() = 0;
   virtual void synchronize() = 0;  // blocks the calling thread until all queued work is done
 
-  // Copies, fills, launches and callbacks queued between the two are recorded instead of run; a
-  // launched graph's work becomes part of the new one. Everything else on this stream (events,
-  // idle(), synchronize(), a second capture) is a StateError meanwhile.
+  // Copies, fills, launches and callbacks queued between the two calls are recorded instead of run.
+  // The work of a launched graph becomes part of the new graph. Any other call on this stream
+  // (events, idle(), synchronize(), a second capture) is a StateError meanwhile.
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<Graph> end_capture() = 0;
 };
 
 class Device;
 
-// Owns memory of a device, or page-locked host memory that its copies can reach. Contents are
-// undefined at first. Freed when all work queued on the device is done, which the destructor waits
-// for, as cudaFree does. Moved-from is empty; so is what was made with 0 bytes.
+// Owns device memory, or page-locked host memory that the device's copies can use. The initial
+// contents are undefined. Like cudaFree, the destructor waits until all work queued on the device
+// is done. A buffer that was moved from, or made with 0 bytes, is empty.
 class Buffer {
  public:
   Buffer() = default;
@@ -108,20 +109,20 @@ class Device {
   virtual Buffer allocate(std::size_t bytes) = 0;         // device memory, 256-byte aligned
   virtual Buffer allocate_pinned(std::size_t bytes) = 0;  // host memory, 256-byte aligned
 
-  // Page-locks memory that someone else owns (shared memory) while the result lives. ArgumentError
-  // if some of it is locked already.
+  // Page-locks memory with another owner (e.g. shared memory) during the result's lifetime.
+  // ArgumentError if any of it is already locked.
   virtual Buffer pin(std::span<std::byte> memory) = 0;
 
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
 
-  // Makes a kernel ready, so that its first launch has nothing to wait for:
-  // KernelEntryOf<K>::entry. StateError on a GPU if it was compiled for hosts only.
+  // Loads a kernel, so that its first launch need not wait for this. Pass KernelEntryOf<K>::entry.
+  // StateError on a GPU if the kernel was compiled for hosts only.
   virtual void load(const KernelEntry& kernel) = 0;
 };
 
-// "auto" (a GPU if there is one, else host), "host", "cuda", "cuda:N". Asking for a device that is
-// not there is an ArgumentError that says why.
+// Opens a device: "auto" (a GPU if there is one, otherwise host), "host", "cuda" or "cuda:N".
+// ArgumentError that says why if there is no such device.
 std::unique_ptr<Device> open_device(std::string_view name = "auto");
 
 }  // namespace moetap

@@ -1,4 +1,4 @@
-// The device for machines without a GPU.
+// Devices for machines without a GPU.
 #pragma once
 
 #include <moetap/device.h>
@@ -8,20 +8,21 @@
 
 namespace moetap {
 
-// Streams are threads. For programs. As on a GPU, a stream holds 1024 operations; queueing one more
-// blocks until there is room.
+// For programs. Each stream is a thread. As on a GPU, a stream has room for 1024 operations;
+// queueing one more blocks until there is room.
 std::unique_ptr<Device> make_host_device();
 
-// Everything runs inside the calls of the one thread that uses it: a call that queues work runs
-// some of it (or none, or other streams'), a blocking wait runs it until its condition holds, in an
-// order drawn from `seed` among those that stream order and events allow, so that a missing
-// dependency shows and replays. Blocks and lanes of a kernel run in a drawn order too. For tests.
+// For tests. Everything runs inside the calls of the one thread that uses it. A call that queues
+// work runs some queued work, of any stream, or none. A blocking wait runs work until its condition
+// is met. The order is drawn from `seed` among those that streams and events allow, so that a
+// missing dependency shows up and can be replayed. Blocks and lanes of a kernel run in a drawn
+// order too.
 class SeededDevice : public Device {
  public:
-  // Work of a held stream runs only in step(), in a poll (idle(), done()) or a blocking wait, and
-  // there only when no other stream's can: delays one side of an ordering as far as is legal.
+  // Delays one side of an ordering as far as is legal. Work of a held stream runs only in step(),
+  // in a poll (idle(), done()) or in a blocking wait, and only if no other stream has ready work.
   virtual void hold(Stream& stream, bool held) = 0;
-  // Runs one drawn piece of ready work; false if there is none.
+  // Runs one drawn piece of ready work. Returns false if there is none.
   virtual bool step() = 0;
 };
 std::unique_ptr<SeededDevice> make_seeded_device(std::uint64_t seed);

@@ -1,7 +1,7 @@
-// Kernels are written once: a struct of arguments with operator()(Block), which both the host
-// compiler and nvcc compile. A kernel works on block `index` of its grid; the lanes of a block
-// share the block's work by striding: for (i = lane; i < n; i += lanes). Lanes may run in any order
-// or at once and do not see each other's writes.
+// Kernels are written once, as a struct of arguments with operator()(Block) that both the host
+// compiler and nvcc compile. One call works on block `index` of the grid. The lanes of a block
+// share its work by striding: for (i = lane; i < n; i += lanes). Lanes may run in any order or
+// concurrently, and do not see each other's writes.
 #pragma once
 
 #include <moetap/device_code.h>
@@ -20,8 +20,8 @@ struct Block {
   int lanes;
 };
 
-// How each kind of device starts a kernel type, and loads it before. `cuda` and `cuda_load` are
-// null in a build without CUDA.
+// How each kind of device launches a kernel type, and loads it beforehand. `cuda` and `cuda_load`
+// are null in a build without CUDA.
 struct KernelEntry {
   const char* name;
   void (*host)(const void* arguments, Block block);
@@ -29,7 +29,7 @@ struct KernelEntry {
   void (*cuda_load)();
 };
 
-// Defined once for each kernel type, beside the kernel: MOETAP_DEFINE_KERNEL(CaptureKernel).
+// Defined once for each kernel type, next to the kernel: MOETAP_DEFINE_KERNEL(CaptureKernel).
 template <class Kernel>
 struct KernelEntryOf {
   static const KernelEntry entry;
@@ -68,16 +68,15 @@ void run_on_host(const void* arguments, Block block) {
   const ::moetap::KernelEntry moetap::KernelEntryOf<Kernel>::entry = { \
       #Kernel, &::moetap::run_on_host<Kernel>, cuda, cuda_load}
 
-// For kernels that need no GPU, or hide from one in a .cc file.
+// For kernels that run on hosts only, or that a .cc file has no CUDA code for.
 #define MOETAP_DEFINE_HOST_KERNEL(Kernel) MOETAP_KERNEL_ENTRY(Kernel, nullptr, nullptr)
 
-// In a program that has MOETAP_WITH_CUDA defined, a .cu file names the kernel too: see
-// <moetap/cuda_kernel.h>.
+// With MOETAP_WITH_CUDA defined, a .cu file must name the kernel too: see <moetap/cuda_kernel.h>.
 #if defined(MOETAP_WITH_CUDA)
 template <class Kernel>
 void run_on_cuda(const void* arguments, std::int64_t blocks, void* cuda_stream);  // in a .cu file
 template <class Kernel>
-void load_on_cuda();  // there, too
+void load_on_cuda();  // also in a .cu file
 #define MOETAP_DEFINE_KERNEL(Kernel) \
   MOETAP_KERNEL_ENTRY(Kernel, &::moetap::run_on_cuda<Kernel>, &::moetap::load_on_cuda<Kernel>)
 #else

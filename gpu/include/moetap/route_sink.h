@@ -1,22 +1,22 @@
-// Fused capture: with this an engine's own router kernel writes its picks into the device cache
-// while it computes them, without a launch or a read of its own. For CUDA code (C++17) and hosts.
+// Fused capture: an engine's router kernel writes its picks into the device cache while it computes
+// them. This takes no extra launch and no extra read. For CUDA code (C++17) and host code.
 //
 //   __global__ void my_router(..., moetap::RouteSink sink) {         // by value: fixed addresses
 //     const moetap::RouteWriter routes(sink);                        // each thread
 //     if (blockIdx.x == 0 && threadIdx.x == 0) routes.begin(rows);   // one thread of each launch
 //     ...
-//     routes.put(row, k, expert_id);                                 // whoever has the pick
+//     routes.put(row, k, expert_id);                 // the thread that has the pick
 //   }
 //
-// A launch owes a put() for every pick k < top_k of every row, -1 too: a pick that nobody put is a
-// missing route, and its row is missing. Where rows hold weights too (ModelShape::with_weights),
-// say so, and give each pick with its own:
+// A launch must put() every pick k < top_k of every row, including -1. A pick without a put() is a
+// missing route, and its row is missing. If rows have weights too (ModelShape::with_weights), say
+// so in begin(), and put each pick with its weight:
 //
 //     routes.begin(rows, moetap::WeightType::float32);
 //     routes.put(row, k, expert_id, weight);
 //
-// A sink comes from Capturer::route_sink, for one layer. It may be frozen into a graph: what
-// changes from step to step is read from device memory. It stands for that layer's capture() call.
+// A sink comes from Capturer::route_sink, for one layer, and replaces that layer's capture() call.
+// It may be captured into a graph: values that change per step are read from device memory.
 #pragma once
 
 #include <moetap/device_fault.h>
@@ -27,7 +27,7 @@
 #include <cstdint>
 #include <cstring>
 
-// Guards that our own tests switch off, in a build of their own.
+// Guards that moetap's own tests switch off, in a separate build.
 #if defined(MOETAP_INJECTION)
 #include "lib/internal/injection.h"
 #define MOETAP_GUARD_OFF(guard) MOETAP_OFF(guard)
@@ -37,49 +37,48 @@
 
 namespace moetap {
 
-// The open step, in device memory at an address that graphs can hold.
+// The open step, in device memory at a fixed address, as graphs need.
 struct DeviceStep {
   std::uint64_t step = 0;
   std::int64_t num_tokens = 0;
   std::int64_t dp_row = 0;
-  // The first fault. `fault` is claimed by compare-and-swap; the rest is its claimer's to write,
-  // and is read by a later kernel only.
+  // The first fault. One thread sets `fault` by compare-and-swap. Only that thread writes the other
+  // fields, and only a later kernel reads them.
   std::uint32_t fault = 0;
   std::int32_t fault_layer = 0;
   std::int64_t fault_token = 0;
   std::int64_t fault_value = 0;
-  std::uint32_t finished = 0;  // blocks of the kernel that is running; 0 between kernels
+  std::uint32_t finished = 0;  // finished blocks of the running kernel; 0 between kernels
 };
 
-// Which picks of a layer's row are compared with each other. A top-k router picks distinct experts,
-// so that an id that comes twice is one that no router wrote, as in memory that nobody wrote.
+// Which of a token's picks at a layer are compared with each other. A top-k router picks distinct
+// experts. So an id that comes twice was not written by a router; unwritten memory is an example.
 enum class Distinct : std::uint8_t {
-  none,       // the model is declared to repeat: ModelShape::repeats_experts
-  first_two,  // all of them on a GPU; on a host the first two, which unwritten memory has alike
+  none,       // the shape declares repeats: ModelShape::repeats_experts
+  first_two,  // all on a GPU; the first two on a host, which are equal in unwritten memory
   all,
 };
 
 // One layer of the device cache.
 struct RouteSink {
   DeviceStep* step;
-  std::uint64_t* captured;      // this layer's: the step of its last capture
-  std::uint64_t* missing_step;  // [token]: the last step in which its row had a missing route
+  std::uint64_t* captured;      // step of this layer's last capture
+  std::uint64_t* missing_step;  // [token]: last step in which its row had a missing route
   std::uint16_t* routes;        // this layer's [token][top_k]
-  std::int64_t first_row;  // this rank's first row of topk_ids; below 0: the open step's dp_row
-  std::int64_t end_row;    // and where its rows end, if the kernel's do not
+  std::int64_t first_row;  // this rank's first row of topk_ids; negative: the open step's dp_row
+  std::int64_t end_row;    // end of this rank's rows, if the kernel has more
   std::int32_t layer;      // index into a row
   std::int32_t top_k;
   std::uint32_t num_experts;
-  std::int32_t shared_columns =
-      0;  // picks behind the first top_k that are declared to be no routes
-  WeightType weight_type = WeightType::none;  // none: no weights are captured
+  std::int32_t shared_columns = 0;  // declared picks after the first top_k, which are not routes
+  WeightType weight_type = WeightType::none;  // none: weights are not captured
   Distinct distinct = Distinct::all;
-  void* weights = nullptr;  // this layer's [token][top_k] of that type
+  void* weights = nullptr;  // this layer's [token][top_k] of weight_type
 };
 
 namespace kernels {
 
-// True for one caller only, until the word is 0 again.
+// Sets the word if it is 0. Returns true for exactly one caller until the word is 0 again.
 MOETAP_DEVICE inline bool claim(std::uint32_t& word, std::uint32_t value) {
 #if defined(__CUDA_ARCH__)
   return atomicCAS(&word, 0u, value) == 0u;
@@ -111,7 +110,7 @@ MOETAP_DEVICE inline std::uint32_t outside(T id, std::uint32_t num_experts) {
   }
 }
 
-// How many of a row's picks, from the first, are compared with each other.
+// How many of a token's first picks are compared with each other.
 MOETAP_DEVICE inline int compared(Distinct distinct, int top_k) {
   if (distinct == Distinct::none) return 0;
 #if !defined(__CUDA_ARCH__)
@@ -120,7 +119,7 @@ MOETAP_DEVICE inline int compared(Distinct distinct, int top_k) {
   return top_k;
 }
 
-// Takes note of an expert that comes twice among a row's first n picks.
+// Records a fault if an expert comes twice among a token's first n picks.
 template <class T>
 MOETAP_DEVICE inline void refuse_repeats(DeviceStep& step, int layer, std::int64_t token,
                                          const T* ids, int n, std::uint32_t num_experts) {
@@ -129,8 +128,8 @@ MOETAP_DEVICE inline void refuse_repeats(DeviceStep& step, int layer, std::int64
   fault(step, DeviceFault::repeated_id, layer, token, static_cast<std::int64_t>(ids[k]));
 }
 
-// Rounds a float32 to the nearest bfloat16, to the even one of two. NaN stays NaN, with the upper
-// bits of its payload; what is a bfloat16 already keeps its bits.
+// Rounds a float32 to the nearest bfloat16, ties to even. NaN stays NaN, with the upper bits of its
+// payload. A value that bfloat16 represents exactly keeps its bits.
 MOETAP_DEVICE inline std::uint16_t to_bfloat16(std::uint32_t float32) {
   const std::uint32_t upper = float32 >> 16;
   if ((float32 & 0x7FFF'FFFFU) > 0x7F80'0000U) {
@@ -140,15 +139,15 @@ MOETAP_DEVICE inline std::uint16_t to_bfloat16(std::uint32_t float32) {
   return static_cast<std::uint16_t>((float32 + 0x7FFFU + (upper & 1U)) >> 16);
 }
 
-// Whether weights of one type can become those of another.
+// Whether weights of type `given` can be stored as type `wanted`.
 MOETAP_DEVICE inline bool becomes(WeightType given, WeightType wanted) {
   return given == wanted || (given == WeightType::float32 && wanted == WeightType::bfloat16);
 }
 
 }  // namespace kernels
 
-// A thread's hold on a sink during one launch. Rows are those of the kernel's topk_ids; which of
-// them are this rank's real tokens it knows from the step, and drops the others.
+// One thread's access to a sink during one launch. Rows are those of the kernel's topk_ids. The
+// writer reads from the step which rows are this rank's real tokens, and drops the others.
 class RouteWriter {
  public:
   MOETAP_DEVICE explicit RouteWriter(const RouteSink& sink)
@@ -156,13 +155,14 @@ class RouteWriter {
         num_tokens_(sink.step->num_tokens),
         first_(sink.first_row >= 0 ? sink.first_row : sink.step->dp_row) {}
 
-  // The type of the weights that rows hold; none: begin() and put() are all.
+  // The type of the weights in rows. none: use begin() and put() without weights.
   MOETAP_DEVICE WeightType weight_type() const { return sink_.weight_type; }
 
-  // Says that this launch captures the layer, of how many rows, and with which weights. By exactly
-  // one thread of each launch, whatever the step: a second time in a step is a fault, and so are
-  // too few rows, and weights that rows do not hold, or none where they do: of its type they must
-  // be, or float32 where it is bfloat16 (rounded to nearest even).
+  // Declares that this launch captures the layer, with this many rows and this type of weights.
+  // Exactly one thread of each launch must call it. It is a fault to capture a layer twice in a
+  // step or to have too few rows. Weights of another type than the rows' are a fault too, including
+  // none where rows have some. float32 is allowed where rows have bfloat16 (rounded to nearest
+  // even).
   MOETAP_DEVICE void begin(std::int64_t rows, WeightType weights = WeightType::none) const {
     DeviceStep& step = *sink_.step;
     if (*sink_.captured == step.step && !MOETAP_GUARD_OFF("H1 captured once")) {
@@ -178,10 +178,10 @@ class RouteWriter {
     }
   }
 
-  // Pick k of a row: a logical, global expert id, or -1 for a missing route; and where rows hold
-  // weights, any value with which the row goes to that expert. Weights that begin() would refuse
-  // are a fault here too. Picks from top_k on are dropped if they are declared
-  // (CapturerOptions::shared_expert_columns), and a fault otherwise.
+  // Stores pick k of a row: a logical, global expert id, or -1 for a missing route. If rows have
+  // weights, `weight` is the router's weight for that expert; any value is valid. Weights that
+  // begin() refuses are a fault here too. Picks from top_k on are dropped if they are declared
+  // (CapturerOptions::shared_expert_columns), and are a fault otherwise.
   template <class T>
   MOETAP_DEVICE void put(std::int64_t row, int k, T id) const {
     (void)store(row, k, id, WeightType::none);
@@ -204,7 +204,7 @@ class RouteWriter {
     if (at >= 0) static_cast<std::uint16_t*>(sink_.weights)[at] = weight.bits;
   }
 
-  // What follows is for the capture kernel.
+  // The following functions are for the capture kernel.
   MOETAP_DEVICE bool covers(std::int64_t rows) const {
     return first_ + num_tokens_ <= (rows < sink_.end_row ? rows : sink_.end_row) ||
            MOETAP_GUARD_OFF("H13 enough rows");
@@ -212,7 +212,7 @@ class RouteWriter {
   MOETAP_DEVICE std::int64_t num_tokens() const { return num_tokens_; }
   MOETAP_DEVICE std::int64_t first_row() const { return first_; }
 
-  // Takes note of an id outside [0, num_experts).
+  // Records an id outside [0, num_experts): a missing route for -1, otherwise a fault.
   template <class T>
   MOETAP_DEVICE void refuse(std::int64_t token, T id) const {
     if (T(-1) < T(0) && id == T(-1)) {
@@ -224,8 +224,8 @@ class RouteWriter {
   }
 
  private:
-  // Stores a pick's id. Where in the layer's part of the cache the pick lies, or below 0 if it has
-  // no place there.
+  // Stores a pick's id. Returns the pick's index in the layer's part of the cache, or a negative
+  // number if it was not stored.
   template <class T>
   MOETAP_DEVICE std::int64_t store(std::int64_t row, int k, T id, WeightType weight) const {
     const std::int64_t token = row - first_;
@@ -244,7 +244,7 @@ class RouteWriter {
     return at;
   }
 
-  // Whether a row holds pick k; one that is not declared either is a fault.
+  // Whether pick k is a route. A pick that is neither a route nor declared is a fault.
   MOETAP_DEVICE bool is_route(std::int64_t token, int k) const {
     if (static_cast<std::uint32_t>(k) < static_cast<std::uint32_t>(sink_.top_k)) return true;
     if (k < 0 || k - sink_.top_k >= sink_.shared_columns) {

@@ -1,4 +1,4 @@
-// The worker's end of a transport, for a Capturer: how a step leaves the device.
+// The worker's end of a transport, used by a Capturer: it takes a step's rows off the device.
 #pragma once
 
 #include <moetap/endpoint.h>
@@ -14,11 +14,12 @@ namespace moetap {
 
 class Device;
 class Stream;
-class Snapshot;      // a step that is ready to be taken out
-class StepFailures;  // that were found and not taken yet
+class Snapshot;      // a step that is ready to be delivered
+class StepFailures;  // failures that were found and not yet taken
 
-// One class for each transport, which implements deliver() and finalize(), and what else concerns
-// it. One thread at a time: the Capturer's, which has checked the arguments.
+// The base class of all transports. A transport implements deliver() and finalize(), and overrides
+// other functions where it needs them. One thread at a time: the Capturer's, which has checked the
+// arguments.
 class Transport {
  public:
   virtual ~Transport();
@@ -28,44 +29,45 @@ class Transport {
   Device& device() const { return device_; }
   const Endpoint& endpoint() const { return endpoint_; }
 
-  // A step begins. May refuse it, before anything is changed; keeps of it what a Snapshot does not
-  // have. TimeoutError if the scheduler cannot be told that the step before was given up.
+  // A step begins. A transport may refuse it by an exception, before anything is changed. It keeps
+  // what it needs of StepInfo and a Snapshot does not have. TimeoutError if the scheduler cannot be
+  // told that the previous step was given up.
   virtual void begin(const StepInfo& /*step*/) {}
 
-  // Takes out the step, whose captures are queued on `stream`: makes its rows visible at the slots
-  // of its slot mapping (device memory, which may be overwritten by work queued on `stream` after
-  // this call). A step whose layers were not all captured, or that has an id or slot out of range
-  // or an expert twice in a row, has failed: its rows are missing, the reader is told, and
-  // take_failures() has it. After a TimeoutError (the scheduler does not keep up) nothing has
-  // changed, and the call may be repeated.
+  // Delivers the step, whose captures are queued on `stream`: makes its rows visible at the slots
+  // of its slot mapping. The slot mapping is device memory; work queued on `stream` after this call
+  // may overwrite it. A step fails if a layer was not captured, an id or slot is out of range, or a
+  // row has an expert twice in a layer. The rows of a failed step are missing, the reader is told,
+  // and take_failures() returns it. After a TimeoutError (the scheduler does not keep up) nothing
+  // has changed, and the call may be repeated.
   virtual void deliver(const Snapshot& step, Stream& stream) = 0;
 
-  // The step ends without its rows: it has failed, and the reader is told. Its slot mapping is null
-  // if it did not come to a deliver(). May block as deliver() does where that waits for a lock or a
-  // device, but never waits for room in a ring.
+  // Ends the step without its rows: it has failed, and the reader is told. The slot mapping is null
+  // if there was no deliver(). Like deliver() it may block for a lock or the device, but it never
+  // waits for room in a ring.
   virtual void give_up(const Snapshot& step, Stream& stream) noexcept = 0;
 
-  // Returns when every step up to `step` that was delivered or given up is visible to the reader.
-  // TimeoutError.
+  // Returns when the reader can see every step up to `step` that was delivered or given up.
+  // TimeoutError after `limit`.
   virtual void finalize(Step step, Milliseconds limit) = 0;
 
-  // See OnFull::drop.
+  // The steps that were closed without their rows; see OnFull::drop.
   virtual DroppedSteps dropped() const { return {}; }
 
-  // The engine no longer runs this request. Matters only where rows are kept per request; one that
-  // finished without that a published step wanted a token of it hands over nothing.
+  // The engine no longer runs this request. Only relevant where rows are kept per request. A
+  // finished request of which no published step wanted a token hands over nothing.
   virtual void end_request(std::uint64_t /*request*/, RequestEnd /*how*/) {}
 
-  // The failures that were found since the last call, in that order, and how many there were ever.
-  // More than 64 are not kept, the latest are. Allocates only if there are any.
+  // take_failures(): the failures found since the last call, in that order. Only the latest 64 are
+  // kept. Allocates only if there are any. num_failed(): the number of failures ever.
   std::vector<StepFailed> take_failures();
   std::uint64_t num_failed() const;
 
  protected:
-  // ArgumentError for an endpoint that is none.
+  // ArgumentError for an endpoint that is not valid.
   Transport(Device& device, const Endpoint& endpoint);
 
-  // Any thread may add to them.
+  // Any thread may add failures.
   StepFailures& failures() { return *failures_; }
 
  private:
@@ -74,39 +76,40 @@ class Transport {
   std::unique_ptr<StepFailures> failures_;
 };
 
-// Blocking copy to the host, then a scatter under a file lock into shared memory.
+// Copies each step to the host (blocking), then scatters its rows into shared memory under a file
+// lock.
 std::unique_ptr<Transport> make_shm_transport(Device& device, const Endpoint& endpoint);
 
-// Where the device transport keeps rows until they are read.
+// Where the device transport stores rows until they are read.
 enum class HostCache : std::uint8_t {
   scheduler,    // the scheduler drains each step into a buffer by slot: make_device_reader
-  per_request,  // the worker keeps rows by request and position, and hands a request's rows over
+  per_request,  // the worker stores rows by request and position, and hands over a request's rows
                 // when it finishes: make_request_reader
 };
 
-// What publish() does while there is no room for the step, since the scheduler does not take steps
-// in (Reader::poll) or the device is behind with its copies.
+// What publish() does while there is no room for the step: the scheduler does not take in steps
+// (Reader::poll), or the device has not finished its copies.
 enum class OnFull : std::uint8_t {
-  wait,  // up to endpoint.limit, then a TimeoutError
-  drop,  // never waits: closes the step without its rows. They are missing for the scheduler, whose
-         // wait_for() of that step is a StepFailed, and both ends count them: dropped()
+  wait,  // waits up to endpoint.limit, then throws TimeoutError
+  drop,  // never waits: closes the step without its rows, which are missing. The scheduler's
+         // wait_for() of that step throws StepFailed, and both ends count it: dropped()
 };
 
 struct DeviceTransportOptions {
   HostCache host_cache = HostCache::scheduler;
-  int staging_depth = 2;  // snapshots on the device that may be waiting for their copy
+  int staging_depth = 2;  // snapshots on the device that can wait for their copy
   OnFull on_full = OnFull::wait;
 };
 
-// Snapshot on the step's stream, asynchronous copy on a stream of its own into a ring that the
-// scheduler maps, hand-over when the copy is done. publish() waits only while the ring is full, up
-// to endpoint.limit, or not at all: see OnFull.
+// Takes a snapshot on the step's stream, copies it asynchronously on a stream of its own into a
+// ring that the scheduler maps, and hands it over when the copy is done. publish() waits only while
+// the ring is full, up to endpoint.limit, or not at all: see OnFull.
 std::unique_ptr<Transport> make_device_transport(Device& device, const Endpoint& endpoint,
                                                  DeviceTransportOptions options = {});
 
-// For a rank whose rows another rank publishes (Topology::publishes() is false): it captures into a
-// device cache as the others do, so that their graphs are alike, and publish() only closes the
-// step. Nothing leaves the device, and nobody hears of a step that went wrong here.
+// For a rank whose rows another rank publishes (Topology::publishes() is false). It captures into a
+// device cache like the other ranks, so that all have the same graphs. publish() only closes the
+// step. Nothing leaves the device, and failures of a step on this rank are not reported.
 std::unique_ptr<Transport> make_capture_only_transport(Device& device, const Endpoint& endpoint);
 
 }  // namespace moetap

@@ -1,4 +1,4 @@
-// Ranks that are GPUs, connected by NCCL. Link moetap-nccl.
+// A Collective for GPUs, connected by NCCL. Link moetap-nccl.
 #pragma once
 
 #include <moetap/collective.h>
@@ -13,24 +13,24 @@ struct ncclComm;  // <nccl.h>: ncclComm_t is a pointer to it
 
 namespace moetap {
 
-// A ncclUniqueId: made by one rank, given to all of them by whatever connects them already.
+// An ncclUniqueId. One rank makes it and sends it to all ranks over an existing connection.
 using NcclId = std::array<std::byte, 128>;
 NcclId make_nccl_id();
 
 // Gathers may be inside graphs; call launched() for each launch of such a graph. A gather queues
-// one ncclAllGather where all parts are equal, else a group of broadcasts, in the stream's order.
-// Once one is late or NCCL reports an error (ncclCommGetAsyncError, looked at every few
-// milliseconds by a thread), the communicator is aborted, so that nothing stays blocked. `device`
-// is a GPU of ours (ArgumentError), and the rank's.
+// one ncclAllGather if all parts have equal size, otherwise a group of broadcasts, in stream order.
+// A thread checks ncclCommGetAsyncError every few milliseconds. If a gather is late or NCCL reports
+// an error, the communicator is aborted, so that nothing stays blocked. `device` is the rank's GPU,
+// opened by moetap (ArgumentError otherwise).
 
-// Becomes rank `rank` of `size`, within `limit`: TimeoutError, ArgumentError for numbers that make
-// no sense, CollectiveError for what NCCL refuses.
+// Connects as rank `rank` of `size`, within `limit`. TimeoutError. ArgumentError for a rank or size
+// that is not valid, CollectiveError for what NCCL refuses.
 std::unique_ptr<Collective> make_nccl_collective(Device& device, const NcclId& id, int size,
                                                  int rank, Milliseconds limit);
 
-// The engine's own communicator, which it destroys after this object, except if a gather failed:
-// then it is gone. One that is not blocking (ncclConfig_t::blocking = 0) keeps to the limit also
-// while NCCL connects the ranks, in the first gather.
+// Uses the engine's own communicator, which the engine destroys after this object. After a failed
+// gather the communicator is already destroyed. A non-blocking communicator (ncclConfig_t::blocking
+// = 0) keeps to the timeout also while NCCL connects the ranks, in the first gather.
 std::unique_ptr<Collective> make_nccl_collective(Device& device, ncclComm* ranks,
                                                  Milliseconds limit);
 
