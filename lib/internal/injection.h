@@ -1,7 +1,7 @@
-// Guards that a test can switch off, and points at which it can stop the process. Nothing of either
-// is in a normal build: only the tests' own build of the library (test/injection) has them.
-// A point lies behind each step of a transport that another process can see: a file made or
-// removed, a lock taken or let go, a store to shared memory that a later one depends on.
+// Guards that a test can switch off, and points at which it can stop the process. Only the tests'
+// own build of the library (test/injection) has them; a normal build has neither. A point comes
+// after each action of a transport that another process can see: a file created or removed, a lock
+// taken or released, a store to shared memory that a later one depends on.
 #pragma once
 
 #if defined(MOETAP_INJECTION)
@@ -12,7 +12,7 @@ namespace moetap::injection {
 
 // Whether the guard of this name is switched off.
 bool is_off(std::string_view guard);
-// Execution has come to this point.
+// Execution has reached this point.
 void reach(std::string_view point) noexcept;
 
 }  // namespace moetap::injection

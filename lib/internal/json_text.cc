@@ -24,7 +24,7 @@ std::string cut(std::string text) {
   return text;
 }
 
-// What the parser itself does not mind.
+// Checks that the parser itself does not make.
 class Rules {
  public:
   explicit Rules(std::string_view what) : what_(what) {}
@@ -58,7 +58,7 @@ class Rules {
   }
 
   std::string_view what_;
-  std::vector<std::set<std::string>> keys_;  // of the objects that are open
+  std::vector<std::set<std::string>> keys_;  // of the open objects
 };
 
 constexpr std::string_view kBlanks = " \t\r\n";
@@ -66,7 +66,7 @@ constexpr std::string_view kBetween = " \t\r\n,:[]{}\"";  // words
 
 bool is_in(char c, std::string_view set) { return set.find(c) != set.npos; }
 
-// The end of a string that begins at text[at], a quotation mark.
+// The end of a string that begins with the quotation mark text[at].
 std::size_t end_of_string(std::string_view text, std::size_t at) {
   for (++at; at < text.size() && text[at] != '"'; ++at) {
     if (text[at] == '\\') ++at;
@@ -74,16 +74,16 @@ std::size_t end_of_string(std::string_view text, std::size_t at) {
   return std::min(at + 1, text.size());
 }
 
-// Of the string, word, sign or blank that begins there.
+// The end of the string, word, sign or blank that begins at text[at].
 std::size_t end_of_token(std::string_view text, std::size_t at) {
   if (text[at] == '"') return end_of_string(text, at);
   if (is_in(text[at], kBetween)) return at + 1;
   return std::min(text.find_first_of(kBetween, at), text.size());
 }
 
-// Bytes that may be anything, for messages.
+// Arbitrary bytes, made printable for messages.
 std::string quoted(std::string_view bytes) {
-  constexpr std::size_t kEnd = kMaxShown / 2;  // shown of each, of what is cut
+  constexpr std::size_t kEnd = kMaxShown / 2;  // bytes shown of each end of a long text
   std::string text = "\"";
   const auto append = [&](std::string_view some) {
     for (const char c : some) {
@@ -105,11 +105,11 @@ std::string quoted(std::string_view bytes) {
   return fmt::format("{}\" ({} bytes, cut)", text, bytes.size());
 }
 
-// What the parser read when it stopped at text[stop], or at the end. `invalid`: no token, so what
-// follows was not read; but a word is shown whole.
+// The text that the parser read before it stopped at text[stop], or at the end. `invalid`: not a
+// token, so the text after it was not read; but a word is shown whole.
 std::string read_at(std::string_view text, std::size_t stop, bool invalid) {
   std::size_t word = text.npos;  // that ends where this token begins
-  std::string_view last;         // that is no blank
+  std::string_view last;         // that is not blank
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = end_of_token(text, begin);
     const bool is_word = !is_in(text[begin], kBetween);
@@ -151,14 +151,14 @@ struct Quoted {
   }
 };
 
-// With numbers that are none in quotes, where they stand for a value.
+// Puts quotes around Infinity, -Infinity and NaN where they are values.
 Quoted quote_non_numbers(std::string_view text) {
   Quoted result;
   const auto quote = [&] {
     result.added.push_back(result.text.size());
     result.text += '"';
   };
-  char before = 0;  // the last that is no blank
+  char before = 0;  // the last that is not blank
   for (std::size_t at = 0; at < text.size();) {
     std::size_t end = text[at] == '"' ? end_of_string(text, at) : at + 1;
     bool is_number = false;
@@ -178,7 +178,7 @@ Quoted quote_non_numbers(std::string_view text) {
   return result;
 }
 
-// Of `text`, or of what it became in `parsed`.
+// An offset in `text`, for one in `parsed`.
 Json parse(std::string_view text, std::string_view what, const Quoted* parsed) {
   Rules rules(what);
   try {
@@ -191,7 +191,7 @@ Json parse(std::string_view text, std::string_view what, const Quoted* parsed) {
     const std::size_t byte = error.byte == 0 ? 0 : error.byte - 1;
     const std::size_t stop = std::min(parsed ? parsed->original(byte) : byte, text.size());
     throw ArgumentError(fmt::format("{}: no valid JSON: {}", what, describe(error, text, stop)));
-  } catch (const Json::exception& error) {  // a number that no type holds
+  } catch (const Json::exception& error) {  // a number that does not fit any type
     throw ArgumentError(fmt::format("{}: no valid JSON: {}", what, cut(error.what())));
   }
 }

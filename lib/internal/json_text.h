@@ -1,4 +1,4 @@
-// JSON that others wrote.
+// Reads JSON from other programs.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,26 +9,26 @@
 
 namespace moetap::detail {
 
-// Copying, comparing and printing a value recurse: nested deeper, it could take the whole stack.
+// Copying, comparing and printing a value recurse: deeper nesting could overflow the stack.
 inline constexpr int kMaxJsonDepth = 64;
 
-// ArgumentError that begins with `what`: no valid JSON, arrays and objects nested deeper than
-// kMaxJsonDepth, or an object that has a key twice, of which a reader would see one. What is no
-// valid JSON is shown: its line, column and what was read there, cut where it is long.
+// ArgumentError that begins with `what` for invalid JSON, arrays and objects nested deeper than
+// kMaxJsonDepth, and an object that has a key twice (a reader would see only one). For invalid JSON
+// the message has the line, the column and the text there, shortened if long.
 nlohmann::json parse_json(std::string_view text, std::string_view what);
 
-// As Python writes it: with numbers that are none as bare Infinity, -Infinity and NaN, which JSON
-// has no words for. Those are strings in the result, where they stand for a value. Whoever needs a
-// number there then says what it is instead.
+// As above for JSON that Python wrote, where values can be bare Infinity, -Infinity and NaN, which
+// JSON does not have. They become strings in the result. A caller that needs a number there then
+// reports the string.
 nlohmann::json parse_python_json(std::string_view text, std::string_view what);
 
-// Of a whole number in [least, most]; ArgumentError that names the value for anything else: neither
-// a fraction nor a truth value, which the library would convert, nor a number that it would wrap.
+// A whole number in [least, most]. ArgumentError that names the value for anything else, including
+// fractions and booleans, which the library would convert, and numbers that it would wrap.
 std::int64_t integer(std::string_view name, const nlohmann::json& value, std::int64_t least,
                      std::int64_t most);
 bool is_integer(const nlohmann::json& value);  // that fits
 
-// For messages: ASCII, and cut where it is long.
+// A value for messages: ASCII, shortened if long.
 std::string shown(const nlohmann::json& value);
 
 }  // namespace moetap::detail

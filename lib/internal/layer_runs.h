@@ -1,4 +1,4 @@
-// Where an array of all hidden layers has a row's MoE layers (H31, H33).
+// The positions of a row's MoE layers in an array of all hidden layers (H31, H33).
 #pragma once
 
 #include <moetap/shape.h>
@@ -8,16 +8,16 @@
 
 namespace moetap::detail {
 
-// MoE layers that follow each other in the model, and so in both. In elements: a row's from `row`
-// on are an array's from `array` on.
+// MoE layers that are consecutive in the model, and so in both row and array. The row's elements
+// from `row` on are the array's elements from `array` on.
 struct LayerRun {
   std::size_t array = 0;
   std::size_t row = 0;
   std::size_t count = 0;
 };
 
-// Of an array row of all hidden layers, layer i at index i; or of the MoE layers alone, which is
-// one run.
+// The runs of an array with all hidden layers, layer i at index i; or of one with only the MoE
+// layers, which is a single run.
 inline std::vector<LayerRun> layer_runs(const ModelShape& shape, bool all_hidden) {
   const auto top_k = static_cast<std::size_t>(shape.top_k());
   std::vector<LayerRun> runs;
@@ -34,7 +34,7 @@ inline std::vector<LayerRun> layer_runs(const ModelShape& shape, bool all_hidden
   return runs;
 }
 
-// Elements of such an array row.
+// The number of elements per token in such an array.
 inline std::size_t array_row_size(const ModelShape& shape, bool all_hidden) {
   return static_cast<std::size_t>(all_hidden ? shape.num_hidden_layers() : shape.num_layers()) *
          static_cast<std::size_t>(shape.top_k());

@@ -1,6 +1,5 @@
-// The process-wide object of a class, for engines whose parts cannot pass one around. Holders are
-// never deleted: at exit the object could outlive the device or memory that it works with, so that
-// only destroy() ends it.
+// The process-wide object of a class, for engines whose parts cannot pass an object around. It is
+// not destroyed at exit, as its device or its memory could be gone by then: only destroy() ends it.
 #pragma once
 
 #include <moetap/error.h>

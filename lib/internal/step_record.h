@@ -1,5 +1,5 @@
-// One step's rows in flight: the bytes that a device's snapshot writes, that one copy moves to the
-// host, and that the host checks before anyone may see a row. Plain data; CUDA code includes it.
+// One step's rows in flight. A device's snapshot writes these bytes, one copy moves them to the
+// host, and the host checks them before any row becomes visible. Plain data; CUDA code includes it.
 #pragma once
 
 #include <moetap/device_fault.h>
@@ -19,17 +19,17 @@ struct StepReport {
   std::uint64_t step;
   std::int64_t num_tokens;   // whose rows are in the record
   std::int64_t step_tokens;  // of the forward pass
-  std::uint32_t fault;       // DeviceFault: what went wrong first, if anything
+  std::uint32_t fault;       // DeviceFault: the first fault, if any
   std::int32_t fault_layer;  // index into the row
   std::int64_t fault_token;
   std::int64_t fault_value;
 };
 
-// A record is [StepReport][captured: num_layers x uint64][slots: num_tokens x int64][rows]:
-// `num_tokens` are those whose rows are wanted, in their order. `captured[l]` is the step in which
-// layer l was last captured; a row with a missing route has its slot stored as ~slot; rows are
-// narrow, row_bytes each. All parts are 64-byte aligned, and a
-// record of fewer tokens is a shorter record, so that one contiguous copy moves it.
+// A record is [StepReport][captured: num_layers x uint64][slots: num_tokens x int64][rows].
+// `num_tokens` counts the tokens whose rows are wanted, in order. `captured[l]` is the step in
+// which layer l was last captured. The slot of a row with a missing route is stored as ~slot. Rows
+// are narrow, row_bytes each. All parts are 64-byte aligned. A record of fewer tokens is shorter,
+// so that one contiguous copy moves it.
 struct StepRecordLayout {
   StepRecordLayout(const ModelShape& shape, std::int64_t num_tokens);
   std::size_t captured;  // byte offsets
@@ -47,12 +47,12 @@ struct StepRecordView {
   std::span<std::byte> rows;
 };
 
-// Whether the record is of this step, so that its slots are the step's, whatever else is wrong.
+// Whether the record is of this step. If so, its slots are the step's, whatever else is wrong.
 bool has_slots(const StepRecordView& record, Step step);
 
-// Why this record may not be published, or nothing: a step or token count other than the expected,
-// a device fault (with the model's layer id, token and value), or the layers that were not captured
-// (their model layer ids).
+// Why this record must not be published, or nothing. Reasons: a step or token count other than
+// expected, a device fault (with the model's layer id, token and value), or layers that were not
+// captured (with their model layer ids).
 std::optional<std::string> fault_of(const StepRecordView& record, const ModelShape& shape,
                                     Step step, std::int64_t num_slots);
 

@@ -1,4 +1,4 @@
-// What is known about the blocks of the KV cache, whichever requests there are.
+// What the ledger knows about the blocks of the KV cache, independent of requests.
 #pragma once
 
 #include <moetap/types.h>
@@ -10,12 +10,12 @@
 
 namespace moetap::detail {
 
-// What is kept for a slot: the step of the row that belongs there, 0 for none; whether the row was
-// put there under that number instead of being computed in it, so that no worker will report it;
-// and whether it is a draft's, of which nobody has said yet that it stands here.
+// The entry of a slot: the step of the row that belongs there (0 for none) and two flags. Put: the
+// row was put there under that number instead of being computed in it, so no worker will report it.
+// Draft: the row is a draft's that is not yet known to be accepted here.
 class RowStamp {
  public:
-  // Steps are below this.
+  // Steps are smaller than this.
   static constexpr Step kStepLimit = Step{1} << 62;
 
   RowStamp() = default;
@@ -25,11 +25,11 @@ class RowStamp {
 
   // The same row, put elsewhere under this number.
   RowStamp moved(Step step) const { return RowStamp(step | kPut | (bits_ & kDraft)); }
-  // The same row, whose token stands here.
+  // The same row, whose token was accepted here.
   RowStamp standing() const { return RowStamp(bits_ & ~kDraft); }
 
   Step step() const { return bits_ & (kStepLimit - 1); }
-  // The step of the position's row: none where the row is a draft's.
+  // The step of the position's row; 0 if the row is a draft's.
   Step row_step() const { return is_draft() ? 0 : step(); }
   bool is_put() const { return (bits_ & kPut) != 0; }
   bool is_draft() const { return (bits_ & kDraft) != 0; }
@@ -42,15 +42,16 @@ class RowStamp {
   Step bits_ = 0;
 };
 
-// A request's share in a block. It stands until the block is given to someone else.
+// A request's claim to a block. It stands until the block is given to another request.
 struct BlockClaim {
   BlockId block = 0;
   std::uint64_t generation = 0;
-  bool owned = false;  // given to this request, which alone may write to it; else a prefix hit
+  bool owned = false;  // the block was given to this request, the only one that may write to it;
+                       // otherwise a prefix hit
 };
 
-// For each slot the step in which the row that belongs there was scheduled, and for each block who
-// may say so. All memory is taken at construction: 8 bytes a slot, 64 a block.
+// Has for each slot the step in which its row was scheduled, and for each block the claims that are
+// valid. All memory is allocated at construction: 8 bytes per slot, 64 per block.
 class BlockBook {
  public:
   BlockBook(std::int64_t num_blocks, int block_size);
@@ -65,11 +66,12 @@ class BlockBook {
   void require_free(std::span<const BlockId> blocks) const;
   void require_valid(BlockId block) const;
 
-  // A new owner: every earlier claim falls, and the rows from offset `kept` on are no longer known.
+  // Gives the block to a new owner. Every earlier claim ends, and the rows from offset `kept` on
+  // are no longer known.
   BlockClaim give(BlockId block, int kept = 0);
-  // As the block is now, for who may only read it.
+  // A claim to the block as it is now, which permits only reads.
   BlockClaim share(BlockId block) const { return {block, at(block).generation, false}; }
-  // A prefix hit: what is in the block stays until it is given away.
+  // A prefix hit: the block's contents stay until it is given away.
   BlockClaim take_hit(BlockId block) {
     at(block).hit = true;
     return share(block);
@@ -81,20 +83,20 @@ class BlockBook {
   }
 
   std::span<const RowStamp> stamps(BlockId block) const;
-  // Slots [first, end) of the block get their rows in `step`, those from `draft` on of drafts.
+  // Slots [first, end) of the block get their rows in `step`; those from `draft` on are drafts.
   void compute(Step step, BlockId block, int first, int draft, int end);
   void set(BlockId block, int offset, RowStamp stamp) {
     mutable_stamps(block)[offset] = stamp;
     if (stamp.is_put()) at(block).last_put = std::max(at(block).last_put, stamp.step());
   }
-  // The last step under which rows were put into the block, for whomever.
+  // The last step under which rows were put into the block, for any request.
   Step last_put(BlockId block) const { return at(block).last_put; }
   // As it was when the block was given to its owner.
   Step last_put_before(BlockId block) const { return at(block).last_put_before; }
-  // The step under which what is in the block was moved there, for this owner.
+  // The step under which the block's contents were moved there, for the present owner.
   Step moved_in(BlockId block) const { return at(block).moved_in; }
   void set_moved_in(BlockId block, Step step) { at(block).moved_in = step; }
-  // The last step that computes rows of the block, for whomever.
+  // The last step that computes rows of the block, for any request.
   Step last_write(BlockId block) const { return at(block).last_write; }
 
   void hold(std::span<const BlockId> blocks, std::uint64_t request);
@@ -109,7 +111,7 @@ class BlockBook {
     Step last_put_before = 0;
     Step moved_in = 0;
     std::uint64_t mark = 0;    // the last require_distinct() that saw it
-    std::uint64_t holder = 0;  // the request that was the last to ask for it to be held
+    std::uint64_t holder = 0;  // the last request that held the block
     std::uint32_t holds = 0;
     bool hit = false;  // since it was given to its owner
   };

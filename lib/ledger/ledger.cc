@@ -1,4 +1,4 @@
-// Requests come, are computed and go.
+// Requests are admitted, scheduled and removed.
 #include <moetap/error.h>
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace {
 
 using detail::BlockClaim;
 
-// So that what follows cannot throw; grows by doubling, as push_back() does.
+// Makes room, so that later code cannot throw. Grows by doubling, as push_back() does.
 template <class T>
 void make_room(std::pmr::vector<T>& list, std::size_t more) {
   const std::size_t needed = list.size() + more;
@@ -65,7 +65,7 @@ void Ledger::State::check_placement(const Placement& placement) const {
   }
 }
 
-// Blocks that are cached whole stay everyone's; the others are new ones of this request.
+// Fully cached blocks stay shared; the others become this request's own.
 void Ledger::State::place(Request& request, const Placement& placement) {
   check_placement(placement);
   book.require_distinct(placement.blocks);
@@ -125,7 +125,7 @@ void Ledger::preempt(std::uint64_t request) {
   state_->preempt(state_->running(request, "preempt()"));
 }
 
-// A run that has sampled nothing computed only what another one computes again.
+// A run that sampled nothing computed only what the next run computes again.
 RowPlan Ledger::preempt_keeping(std::uint64_t request) {
   State& s = *state_;
   auto& r = s.running(request, "preempt_keeping()");
@@ -204,7 +204,7 @@ void Ledger::State::check_writable(const Request& request, TokenRange positions,
   });
 }
 
-// Only a step that no put can have the number of may be reported again after later puts.
+// Only a step whose number no put can have may be reported again after later puts.
 void Ledger::State::remember(Request& request, const Request::InFlight& flight) const {
   const auto same = [&](const Request::InFlight& other) { return other.step == flight.step; };
   const bool again = std::erase_if(request.in_flight, same) > 0;

@@ -1,4 +1,4 @@
-// Which of a step's tokens stand, and where.
+// Settles which of a step's tokens were accepted, and at which positions.
 #include <moetap/error.h>
 
 #include <fmt/format.h>
@@ -13,21 +13,21 @@ namespace moetap {
 using detail::BlockClaim;
 using detail::RowStamp;
 
-// What accept() makes of the rows of one step: worked out before anything is changed.
+// The effect of accept() on the rows of one step, computed before anything is changed.
 struct Ledger::State::Settlement {
   MovePlan plan;
   std::vector<RowStamp> stamps;  // of the step's first positions
 };
 
-// A decode step's first token was sampled, or will have been. Behind it, and behind the tokens that
-// are known, are drafts.
+// A decode step's first token was sampled, or will have been. The tokens after it, and after the
+// known tokens, are drafts.
 std::int64_t Ledger::State::first_draft(const Request& request, TokenRange positions) const {
   if (drafts == Drafts::chain || MOETAP_OFF("H30 rows of drafts")) return positions.end;
   return std::min(positions.end, std::max(positions.start + 1, request.num_tokens));
 }
 
-// A step begins where the one before it ended: which is a guess after one with drafts, until
-// accept() has told how many of them stand.
+// A step begins where the previous one ended. After a step with drafts this is a guess until
+// accept() says how many of them were accepted.
 bool Ledger::State::is_guess(const Request& request, const Request::InFlight& flight) {
   if (flight.prefill || MOETAP_OFF("H30 where a step begins")) return false;
   if (flight.after > request.accepted_in) return in_flight(request, flight.after) != nullptr;
@@ -48,7 +48,7 @@ Ledger::State::Request::InFlight Ledger::State::planned(const Request& request, 
   return flight;
 }
 
-// Of a step that was reported elsewhere than it begins, it is not known which row is whose.
+// If a step begins elsewhere than reported, it is not known which of its rows is which token's.
 void Ledger::State::settle_begin(Request& request, Request::InFlight& flight) {
   if (flight.after > request.accepted_in) return;
   flight.guessed = is_guess(request, flight);
@@ -95,7 +95,7 @@ void Ledger::State::check_tokens(std::uint64_t id, std::int64_t num_tokens) {
       fmt::format("request {} has {} tokens; it must be 0 or more", id, num_tokens));
 }
 
-// Rows behind the end that steps up to this one computed were of tokens that do not stand (H17).
+// Rows after the end that steps up to this one computed belong to rejected tokens (H17).
 void Ledger::State::reject(Request& request, Step step) {
   const std::int64_t first = std::max<std::int64_t>(request.num_tokens - 1, 0);
   const auto room = static_cast<std::int64_t>(request.claims.size()) * book.block_size();
@@ -120,7 +120,7 @@ void Ledger::State::reject(Request& request, Step step) {
   });
 }
 
-// What follows from the number of tokens, once it is known which rows are theirs.
+// Applies the number of tokens, once it is known which rows are theirs.
 void Ledger::State::stand(Request& request, Step step, std::int64_t num_tokens) {
   if (of_earlier_run(request, step) && num_tokens > request.num_tokens) {
     request.placed += num_tokens - request.num_tokens;  // this run did not sample them
@@ -137,7 +137,7 @@ void Ledger::State::stand(Request& request, Step step, std::int64_t num_tokens) 
   for (Request::InFlight& flight : request.in_flight) settle_begin(request, flight);
 }
 
-// Whose rows are known: none if nobody knows where the step began.
+// Tokens whose rows are known: none if the step's start is not known.
 std::int64_t Ledger::State::count_standing(const Request::InFlight& flight,
                                            std::int64_t num_tokens) {
   if (flight.guessed) return 0;
@@ -160,7 +160,7 @@ void Ledger::accept(Step step, std::uint64_t request, std::int64_t num_tokens) {
   s.stand(r, step, num_tokens);
 }
 
-// Every token that stands is told, once, and is one of the step's.
+// Every accepted token must be given exactly once, and be one of the step's.
 void Ledger::State::check_accepted(std::uint64_t id, const Request::InFlight& flight,
                                    std::span<const std::int64_t> accepted, std::int64_t count) {
   const std::int64_t size = flight.positions.size();
@@ -186,7 +186,7 @@ void Ledger::State::check_accepted(std::uint64_t id, const Request::InFlight& fl
   }
 }
 
-// A row that is stale stays behind, as in carry().
+// A stale row is not moved, as in carry().
 Ledger::State::Settlement Ledger::State::settle(const Request& request,
                                                 const Request::InFlight& flight,
                                                 std::span<const std::int64_t> accepted,
@@ -212,7 +212,7 @@ Ledger::State::Settlement Ledger::State::settle(const Request& request,
   return result;
 }
 
-// The number may be that of other requests' rows that were moved in the same round.
+// Other requests' rows may have been moved under the same number in the same round.
 void Ledger::State::check_moved_as(const Settlement& settlement) const {
   const Step step = settlement.plan.step;
   if (settlement.plan.to.empty()) return;
@@ -236,7 +236,7 @@ MovePlan Ledger::accept(Step step, std::uint64_t request, std::int64_t num_token
   MovePlan none;
   none.step = moved_as;
   const auto* const flight = State::in_flight(r, step);
-  if (flight == nullptr) {  // its tokens stand where they were computed, or nobody asks
+  if (flight == nullptr) {  // its tokens stay where they were computed, or its rows are not wanted
     s.check_in_place(r, request, step, accepted);
     s.stand(r, step, num_tokens);
     return none;
@@ -258,7 +258,7 @@ MovePlan Ledger::accept(Step step, std::uint64_t request, std::int64_t num_token
   for (std::size_t i = 0; i < settled.stamps.size(); ++i) {
     const auto place = s.own_place(r, start + static_cast<std::int64_t>(i));
     const bool stays = accepted[i] == static_cast<std::int64_t>(i);
-    // A row that is in place and was put there before its token was known to stand is no draft's.
+    // A row that was put in its place before its token was accepted is no longer a draft's.
     if (place && !(stays && settled.stamps[i].step() == 0)) {
       s.book.set(place->block, place->offset, settled.stamps[i]);
     }
@@ -269,7 +269,7 @@ MovePlan Ledger::accept(Step step, std::uint64_t request, std::int64_t num_token
   return std::move(settled.plan);
 }
 
-// The positions behind the step's move up, since it has fewer.
+// The positions after the step's move up, since it has fewer.
 void Ledger::State::drop_rejected(Request& request, const Request::InFlight& flight,
                                   std::span<const std::int64_t> accepted) {
   const auto [start, end] = flight.positions;
@@ -329,7 +329,7 @@ void Ledger::accept_blocks(Step step, std::uint64_t request, std::int64_t num_to
   s.stand(r, step, num_tokens);
 }
 
-// Where nothing is known of a step's drafts, there is nothing that could stand elsewhere.
+// If nothing is known of a step's drafts, no token can have been accepted elsewhere.
 void Ledger::State::check_in_place(const Request& request, std::uint64_t id, Step step,
                                    std::span<const std::int64_t> accepted) const {
   if (!request.wants_rows || of_earlier_run(request, step)) return;

@@ -1,4 +1,4 @@
-// Rows that change places, or come from elsewhere.
+// Rows that move, or come from elsewhere.
 #include <moetap/error.h>
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace moetap {
 using detail::BlockClaim;
 using detail::RowStamp;
 
-// Sources exist and are distinct, so are destinations, and nobody needs what is in them.
+// Sources must exist and be distinct, and so must destinations, which must not be held.
 void Ledger::State::check_moves(std::span<const BlockMove> moves) {
   for (const auto end : {&BlockMove::from, &BlockMove::to}) {
     checked.clear();
@@ -23,8 +23,8 @@ void Ledger::State::check_moves(std::span<const BlockMove> moves) {
   book.require_free(checked);
 }
 
-// Gives the destinations away and tells which rows to move. A row that is stale stays behind: under
-// its new step it would look like a new one.
+// Gives the destinations away and returns which rows to move. A stale row is not moved: with its
+// new step it would look present.
 MovePlan Ledger::State::carry(Step step, std::span<const BlockMove> moves) {
   const int size = book.block_size();
   MovePlan plan;
@@ -57,7 +57,7 @@ MovePlan Ledger::State::carry(Step step, std::span<const BlockMove> moves) {
   return plan;
 }
 
-// Once they have moved, their stamps no longer tell.
+// Keeps the steps of drafts that move: their stamps no longer have them after the move.
 void Ledger::State::keep_origins(Request& request, std::size_t index) const {
   const BlockClaim& claim = request.claims[index];
   const std::int64_t begin = static_cast<std::int64_t>(index) * book.block_size();

@@ -1,4 +1,4 @@
-// What to read of a request, and blocks that are held until it was read.
+// What to read of a request, and which blocks are held until it is read.
 #include <moetap/error.h>
 
 #include <fmt/format.h>
@@ -27,8 +27,9 @@ void add_verdict(RowPlan& plan, std::int64_t position, RowState state) {
 
 }  // namespace
 
-// The rows [first, end) of one block, as those from `position` on. A request has thousands of rows,
-// nearly all of them good: one loop without a branch for all, another for who knows better.
+// Adds the rows [first, end) of one block, for the positions from `position` on. A request has
+// thousands of rows, nearly all of them good. So one loop without branches handles all rows, and a
+// second one runs only if some have a verdict.
 void Ledger::State::read_block(RowPlan& plan, const BlockClaim& claim, int first, int end,
                                std::int64_t position) const {
   const bool lost = !book.stands(claim);
@@ -88,7 +89,7 @@ RowPlan Ledger::State::plan(std::uint64_t id, const Request& request, TokenRange
   return plan;
 }
 
-// The first positions of the plan.
+// Marks these first positions of the plan as missing.
 void Ledger::State::miss(RowPlan& plan, TokenRange positions) {
   if (positions.size() <= 0) return;
   for (RowPlan::Verdict& verdict : plan.verdicts) {

@@ -1,4 +1,4 @@
-// Inside a Ledger: its requests, and what its parts (requests, moves, plans) share.
+// The inside of a Ledger: its requests, and what its parts (requests, drafts, moves, plans) share.
 #pragma once
 
 #include <moetap/ledger.h>
@@ -22,35 +22,35 @@ struct Ledger::State {
     explicit Request(std::pmr::memory_resource* memory)
         : claims(memory), origins(memory), in_flight(memory) {}
 
-    // The step that computed a row which was moved before anyone knew whether its token stands.
+    // The step that computed a row which was moved before its token was known to be accepted.
     struct Origin {
       std::int64_t position = 0;
       Step step = 0;
     };
 
-    // A step with drafts, or one after it, until accept() tells what became of them.
+    // A step with drafts, or one after it, until accept() says which were accepted.
     struct InFlight {
       Step step = 0;
       TokenRange positions;
-      std::int64_t drafts = 0;  // positions from here on are of drafts
-      Step after = 0;           // the request's step before it
-      bool prefill = false;     // goes on with tokens that are known
-      bool guessed = false;     // nobody has said yet that it really begins there
+      std::int64_t drafts = 0;  // positions from here on are drafts
+      Step after = 0;           // the request's previous step
+      bool prefill = false;     // continues with known tokens
+      bool guessed = false;     // not yet confirmed that it begins there
     };
 
     Claims claims;  // in order of the positions; none if rows are not wanted
     std::pmr::vector<Origin> origins;
     std::pmr::vector<InFlight> in_flight;
-    std::int64_t computed = 0;  // positions below were scheduled, or hit
+    std::int64_t computed = 0;  // positions below were scheduled or hit
     std::int64_t num_tokens = 0;
     std::int64_t start = 0;
-    std::int64_t placed = 0;  // tokens when it started, or started again
-    std::int64_t kept = 0;    // rows below were given to who preempted it, and are no one else's
-    std::int64_t unkept = 0;  // rows below, from `kept` on, are of such a run and were not read
+    std::int64_t placed = 0;  // tokens when it started or resumed
+    std::int64_t kept = 0;    // preempt_keeping() returned the rows below to its caller
+    std::int64_t unkept = 0;  // rows from `kept` to here are of such a run and were not read
     Step last = 0;            // the newest step that computes positions of it
-    Step accepted_in = 0;     // the newest step of this run that accept() was told of
+    Step accepted_in = 0;     // the newest step of this run that accept() was called for
     Step preempted_in = 0;    // steps up to this one are of an earlier run
-    Step kept_in = 0;         // those up to this one are of a run that was kept, or an earlier one
+    Step kept_in = 0;         // steps up to this one are of a kept run, or an earlier one
     bool wants_rows = true;
     bool preempted = false;
   };
@@ -62,7 +62,7 @@ struct Ledger::State {
   Request& find(std::uint64_t request) {
     return const_cast<Request&>(std::as_const(*this).find(request));
   }
-  // One that is not preempted.
+  // A request that is not preempted.
   Request& running(std::uint64_t request, const char* call);
   void erase(std::uint64_t request);
   void preempt(Request& request);
@@ -70,7 +70,7 @@ struct Ledger::State {
   void check_placement(const Placement& placement) const;
 
   void check_step(Step step, const char* call) const;
-  // Of rows that are put.
+  // For the step number of rows that are put.
   void check_own_step(Step step, const char* call) const;
   void check_positions(TokenRange positions, std::size_t blocks) const;
   void check_writable(const Request& request, TokenRange positions, Step step) const;
@@ -79,7 +79,7 @@ struct Ledger::State {
   static void forget_origins(Request& request, TokenRange positions);
   void reject(Request& request, Step step);
 
-  // Where drafts of this step begin, if it computes these positions.
+  // The position of the step's first draft, if it computes these positions.
   std::int64_t first_draft(const Request& request, TokenRange positions) const;
   Request::InFlight planned(const Request& request, Step step, TokenRange positions) const;
   void remember(Request& request, const Request::InFlight& flight) const;
@@ -97,7 +97,7 @@ struct Ledger::State {
                       std::span<const std::int64_t> accepted) const;
   void stand(Request& request, Step step, std::int64_t num_tokens);
 
-  // A slot of a block that is the request's own.
+  // A slot in a block that the request owns.
   struct Place {
     BlockId block;
     int offset;
@@ -122,13 +122,14 @@ struct Ledger::State {
   RowPlan plan(std::uint64_t id, const Request& request, TokenRange range) const;
   TokenRange available(const Request& request, std::int64_t start) const;
 
-  // Calls visit(index, first, end) for each block of `positions`, with the slots of it.
+  // Calls visit(index, first, end) for each block of `positions`, with the block's slots [first,
+  // end).
   template <class Visit>
   void for_each_block(TokenRange positions, Visit&& visit) const;
 
   detail::BlockBook book;
   const Drafts drafts;
-  // Gives what requests that are over leave behind to the next ones.
+  // Reuses the memory of ended requests for new ones.
   std::pmr::unsynchronized_pool_resource pool{std::pmr::pool_options{0, std::size_t{4} << 20}};
   std::pmr::unordered_map<std::uint64_t, Request> requests;
   std::vector<BlockId> checked;  // scratch

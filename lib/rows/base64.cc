@@ -65,7 +65,7 @@ std::vector<std::byte> base64_decode(std::string_view text) {
       if (value == kBad) bad_character(i + j);
       group |= std::uint32_t{value} << (18 - 6 * j);
     }
-    // A padded group's last digit has bits that belong to no byte: 0 in what an encoder writes.
+    // A padded group's last digit has bits that belong to no byte; an encoder writes 0 there.
     if ((group & ((1u << 8 * (4 - count)) - 1)) != 0) bad_character(i + count - 1);
     for (std::size_t j = 0; j + 1 < count; ++j) {
       *out++ = static_cast<std::byte>(group >> (16 - 8 * j) & 0xFF);

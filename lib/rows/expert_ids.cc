@@ -19,7 +19,7 @@ Id id_at(std::span<const std::byte> ids, std::size_t index) {
   return id;
 }
 
-// One pass without a branch: nearly always all ids are good.
+// One pass without branches: nearly always all ids are valid.
 template <class Id>
 Id highest(std::span<const std::byte> ids) {
   Id most = 0;
@@ -38,7 +38,7 @@ Id highest(const ModelShape& shape, std::span<const std::byte> rows) {
   return most;
 }
 
-// Rows of ids that lie aligned, or of bytes.
+// Rows whose ids are aligned, or single bytes.
 template <class Id>
 bool repeats(const ModelShape& shape, std::span<const std::byte> rows) {
   const auto num_experts = static_cast<std::uint32_t>(shape.num_experts());

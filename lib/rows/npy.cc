@@ -1,4 +1,4 @@
-// The forms that rows leave in: other id types, NumPy files, base64.
+// Conversion of rows: other id types, NumPy files, base64.
 #include <moetap/error.h>
 #include <moetap/routes.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "rows and .npy files are little-endian");
 
-// Where an array has a row's layers, and how many elements it has for a row.
+// The positions of a row's layers in an array, and the array's number of elements per row.
 class Placing {
  public:
   Placing(const ModelShape& shape, ArrayLayers layers)
@@ -27,7 +27,7 @@ class Placing {
   std::size_t size() const { return size_; }
   bool has_others() const { return has_others_; }
 
-  // Copies each layer's elements to its place; what is at the others stays.
+  // Copies each layer's elements to its place; other elements stay as they are.
   template <class From, class To>
   void put(const From* from, To* to) const {
     for (const detail::LayerRun& run : runs_) {
@@ -86,7 +86,7 @@ std::string_view numpy_type(IdType type) {
   return detail::kNpyTypes[static_cast<std::size_t>(type)];
 }
 
-// Bytes of all ids as this type; throws what to_ids throws.
+// The size in bytes of all ids as this type; throws as to_ids().
 std::size_t checked_bytes(const Routes& routes, IdType type, ArrayLayers layers) {
   const ModelShape& shape = routes.shape();
   if (!holds_ids(type, shape.num_experts())) {
@@ -154,8 +154,8 @@ void convert(const Routes& routes, IdType type, ArrayLayers layers, void* out) {
 }
 
 // https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html: magic, version 1.0, the
-// header's length in two bytes, the header padded with spaces and ended by a newline so that the
-// data starts at a multiple of 64.
+// header's length in two bytes, then the header, padded with spaces and ended by a newline, so that
+// the data starts at a multiple of 64.
 std::string npy_header(const Routes& routes, std::string_view type, ArrayLayers layers) {
   const ModelShape& shape = routes.shape();
   const int num_layers = layers.all_hidden ? shape.num_hidden_layers() : shape.num_layers();

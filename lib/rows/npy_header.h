@@ -1,4 +1,4 @@
-// The head of a .npy file, as NumPy writes it for an array like ours.
+// The header of a .npy file, as NumPy writes it for arrays like ours.
 #pragma once
 
 #include <moetap/types.h>
@@ -17,10 +17,10 @@ struct NpyHeader {
   std::string_view data;
 };
 
-// Those of ids, in the order of IdType, and that of float32 weights.
+// The types of ids, in the order of IdType, and of float32 weights.
 inline constexpr std::string_view kNpyTypes[] = {"|u1", "<u2", "<i2", "<i4", "<i8", "<f4"};
 std::optional<IdType> id_type_named(std::string_view npy_type);
-// That of weights, of which NumPy has no bfloat16: their bits.
+// The type of weights. NumPy has no bfloat16: its bits are stored as uint16.
 constexpr std::string_view npy_type(WeightType type) {
   return type == WeightType::float32 ? kNpyTypes[5] : kNpyTypes[1];
 }

@@ -23,12 +23,12 @@
 namespace moetap {
 namespace {
 
-// What ends a header.
+// The end of a header.
 bool is_padding(std::string_view text) {
   return text.ends_with('\n') && text.find_first_not_of(' ') == text.size() - 1;
 }
 
-// Which layers the rows of a file have. `bytes`: of an element.
+// The layers that a file's rows have. `bytes`: size of an element.
 ArrayLayers layers_of(const detail::NpyHeader& header, std::size_t bytes, const ModelShape& shape,
                       std::int64_t dense_id) {
   const auto [tokens, layers, top_k] = header.shape;
@@ -49,7 +49,7 @@ ArrayLayers layers_of(const detail::NpyHeader& header, std::size_t bytes, const 
   return {.all_hidden = all, .dense_id = dense_id};
 }
 
-// One file's rows as a model's, whichever form they have.
+// The rows of a file in the model's layout, from either form.
 template <class From, class To>
 class Narrow {
  public:
@@ -73,7 +73,7 @@ class Narrow {
   }
 
  private:
-  // Layers that the shape does not name hold what was declared for them, or they are not dense.
+  // Layers that the shape does not name must have the declared value; otherwise they are not dense.
   void check_others(std::int64_t position) const {
     if (!layers_.all_hidden) return;
     auto named = shape_.moe_layers().begin();
@@ -115,7 +115,7 @@ class Narrow {
         complete = false;
         continue;
       }
-      // A negative one becomes a large one.
+      // A negative id becomes a large one.
       if (static_cast<std::uint64_t>(from[k]) >= num_experts) {
         detail::refuse_id(shape_, layer, static_cast<std::int64_t>(from[k]), name(position));
       }
@@ -163,7 +163,7 @@ void narrow(std::string_view data, IdType type, ArrayLayers layers, Routes& rout
   }
 }
 
-// Rows whose states are `missing` or `present` and whose ids are there.
+// The rows of a file of ids, each missing or present.
 Routes ids_from_npy(std::string_view file, const ModelShape& shape, std::int64_t start,
                     std::int64_t dense_id) {
   const detail::NpyHeader header = detail::read_npy_header(file);
@@ -182,7 +182,8 @@ Routes ids_from_npy(std::string_view file, const ModelShape& shape, std::int64_t
   return routes;
 }
 
-// Into the rows that have ids. Those of layers that the shape does not name are not looked at.
+// Adds weights to the rows that have ids. Weights of layers that the shape does not name are
+// ignored.
 void take_weights(std::string_view file, Routes& routes) {
   const ModelShape& shape = routes.shape();
   const detail::NpyHeader header = detail::read_npy_header(file);
@@ -213,7 +214,7 @@ void take_weights(std::string_view file, Routes& routes) {
   }
 }
 
-// A header's text without what fills it up, in one line.
+// A header's text without padding, in one line.
 std::string shown_header(std::string_view dict) {
   const auto last = dict.find_last_not_of(" \n");
   return detail::shown(std::string(dict.substr(0, last == dict.npos ? 0 : last + 1)));

@@ -83,7 +83,7 @@ std::string decoded(const Json& json) {
   return {reinterpret_cast<const char*>(file.data()), file.size()};
 }
 
-// Numbers alone do not tell the layers of one pipeline stage from another's (H31).
+// The number of layers alone does not distinguish one pipeline stage from another (H31).
 void require_same_model(const Json& json, const ModelShape& shape) {
   const Json& layers = array(json, "layers");
   if (!std::ranges::all_of(layers, is_integer)) bad_member(json, "layers");
@@ -99,7 +99,7 @@ void require_same_model(const Json& json, const ModelShape& shape) {
   }
 }
 
-// Ids, and the weights that the shape has; no others.
+// There must be ids, and weights if and only if the shape has them.
 Routes rows(const Json& json, const std::string& ids, const ModelShape& shape, std::int64_t start) {
   const auto found = json.find("weights");
   const std::string_view type = weight_type_name(shape.weight_type());

@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::json;
 using detail::ConfigValues;
 
-// Where the language model is: multimodal ones have it one or two levels down.
+// Where the language model is described: one or two levels down in multimodal models.
 constexpr const char* kPaths[] = {"/text_config",     "/thinker_config/text_config",
                                   "/thinker_config",  "/llm_config",
                                   "/language_config", ""};
@@ -36,7 +36,7 @@ std::string prefix_of(std::string path) {
   return path.substr(1) + ".";
 }
 
-// Those of kPaths that are there, by their prefix.
+// The parts of kPaths that exist, by their prefix.
 std::vector<std::pair<std::string, const Json*>> descriptions(const Json& root) {
   std::vector<std::pair<std::string, const Json*>> found;
   for (const char* path : kPaths) {
@@ -47,7 +47,7 @@ std::vector<std::pair<std::string, const Json*>> descriptions(const Json& root) 
   return found;
 }
 
-// The first of them that has experts. The others may not contradict it.
+// The first of them that has experts. The others must not contradict it.
 const Json& language_model(const Json& root) {
   if (!root.is_object()) throw ArgumentError("the configuration is not a JSON object");
   const auto all = descriptions(root);

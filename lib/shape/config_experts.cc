@@ -17,10 +17,10 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kCounts[] = {"num", "count", "_n_", ".n_"};
-// Experts that no router picks, or picks of a token.
+// Keys for experts that no router picks, or for picks per token.
 constexpr std::string_view kNoCounts[] = {"shared", "per_tok", "topk", "top_k"};
 
-// "text_config.num_experts", of which `key` is the last part.
+// The full name, e.g. "text_config.num_experts", whose last part is `key`.
 bool looks_like_number_of_experts(const std::string& name, std::string_view key) {
   if (is_one_of(key, top_k_names())) return false;
   const std::string words = lower("." + name);
@@ -29,7 +29,7 @@ bool looks_like_number_of_experts(const std::string& name, std::string_view key)
          lower(std::string(key)).ends_with("experts");
 }
 
-// A text may be a number too: what is not understood is not to be guessed.
+// Text may be a number too: what is not understood must not be guessed.
 bool is_above_one(const Json& value) {
   if (value.is_number()) return value > 1;
   if (value.is_array()) return std::ranges::any_of(value, is_above_one);

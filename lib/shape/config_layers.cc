@@ -22,9 +22,9 @@ constexpr std::string_view kDenseFirst[] = {"first_k_dense_replace", "num_dense_
                                             "n_dense_first_layers", "dense_mlp_idx",
                                             "moe_layer_num_skipped"};
 
-// Starts with all layers; each rule that the configuration states takes some away. What says it for
-// each layer (is_moe_layer, mlp_layer_types) wins over the number of dense layers, as in the
-// models' own code; any other disagreement is an error.
+// Starts with all layers; each rule that the configuration states removes some. A list for each
+// layer (is_moe_layer, mlp_layer_types) wins over the number of dense layers, as in the models' own
+// code. Any other disagreement is an error.
 class MoeLayers {
  public:
   explicit MoeLayers(const ConfigValues& config)
@@ -80,7 +80,7 @@ class MoeLayers {
                                        "moe_layer_interval", "moe_layer_frequency"}) {
       if (const auto n = config_.number(key, 1)) keep_if([&](int i) { return (i + 1) % *n == 0; });
     }
-    // Layers 0, n, 2n, … (DeepSeek, Mistral), or a flag a layer.
+    // Layers 0, n, 2n, … (DeepSeek, Mistral), or a flag per layer.
     if (const Json* freq = config_.find("moe_layer_freq"); freq && freq->is_array()) {
       keep(flags("moe_layer_freq", *freq));
     } else if (const auto n = config_.number("moe_layer_freq", 1)) {
@@ -89,7 +89,7 @@ class MoeLayers {
     if (const auto n = config_.number("route_every_n", 1)) {
       keep_if([&](int i) { return i % *n == 0; });
     }
-    // Layers 1, n+1, 2n+1, … (Nomic), so that there are none of 1.
+    // Layers 1, n+1, 2n+1, … (Nomic), so there are none if n is 1.
     if (const auto n = config_.number("moe_every_n_layers", 2)) {
       keep_if([&](int i) { return i % *n == 1; });
     }
@@ -125,7 +125,7 @@ class MoeLayers {
     return layers;
   }
 
-  // Words of which some mean a router.
+  // Lists of words, some of which mean a router.
   std::vector<bool> words(std::string_view key, const Json& list, std::string_view router,
                           std::span<const std::string_view> others) const {
     require_entries(key, list);
@@ -194,8 +194,9 @@ class MoeLayers {
     }
   }
 
-  // What a hybrid model's blocks are (Nemotron-H). Lists that name attention only (Jamba, Qwen) say
-  // nothing of the MLPs after it; some of those go on with the layers of a draft model (Step-3.5).
+  // The kinds of a hybrid model's blocks (Nemotron-H). Lists that name only attention (Jamba, Qwen)
+  // say nothing about the MLPs after it; some of them continue with a draft model's layers
+  // (Step-3.5).
   void block_types() {
     for (const std::string_view key : {"layers_block_type", "layer_types"}) {
       const Json* list = config_.find(key);

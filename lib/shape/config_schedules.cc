@@ -1,4 +1,4 @@
-// Layer schedules that nobody reads: a model of which they are ignored would have the wrong rows.
+// Finds layer schedules under unknown keys: if they were ignored, the model would get wrong rows.
 #include <moetap/error.h>
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What moe_layers_of() reads.
+// The keys that moe_layers_of() reads.
 constexpr std::string_view kRead[] = {
     "decoder_sparse_step",
     "dense_mlp_idx",
@@ -49,7 +49,7 @@ constexpr std::string_view kRead[] = {
     "per_layer_experts_blocks",
     "route_every_n",
 };
-// What looks like a schedule, but says nothing of which layers have a router.
+// Keys that look like a schedule, but do not say which layers have a router.
 constexpr std::string_view kNoSchedules[] = {"architectures",
                                              "model_type",
                                              "moe_aux_loss_freq",
@@ -60,13 +60,13 @@ constexpr std::string_view kNoSchedules[] = {"architectures",
                                              "moe_router_load_balancing_type",
                                              "router_type",
                                              "zero_expert_type"};
-// Parts of names that are of no layers: a type of numbers, a normalization.
+// Parts of names that are not about layers: a number type, a normalization.
 constexpr std::string_view kNoWords[] = {"dtype", "layernorm", "layer_norm"};
 constexpr std::string_view kMlps[] = {"moe", "dense", "mlp", "expert"};
 constexpr std::string_view kWhich[] = {"layer", "idx",     "freq",     "type",      "every",
                                        "skip",  "step",    "interval", "period",    "first",
                                        "start", "pattern", "layout",   "num_dense", "n_dense"};
-// Of lists of layers, which need no word for that.
+// Parts of names of layer lists that do not contain the word "layer".
 constexpr std::string_view kListed[] = {"moe", "dense", "mlp", "expert", "ffn", "sparse"};
 // Sparse attention has such lists too (MiniMax M3).
 constexpr std::string_view kAttentionParts[] = {"attn", "attention", "index"};
@@ -83,7 +83,7 @@ bool looks_like_schedule(const std::string& name, std::string_view key) {
   return has_one_of(words, kMlps) && has_one_of(words, kWhich);
 }
 
-// Words of which some mean a router, or do so where there is one for each layer.
+// A list of words, one of which means a router, or could mean one if there is a word per layer.
 bool is_list_of_words(const Json& list, int num_layers) {
   const bool of_each_layer = list.size() == static_cast<std::size_t>(num_layers);
   return std::ranges::all_of(list, &Json::is_string) &&
@@ -96,7 +96,7 @@ bool is_list_of_words(const Json& list, int num_layers) {
          });
 }
 
-// Ascending ids of layers, or a flag for each layer, of which some differ.
+// Ascending layer ids, or flags for each layer that are not all equal.
 bool is_list_of_numbers(const Json& list, int num_layers) {
   const auto is_flag = [](const Json& flag) { return flag.is_boolean() || flag == 0 || flag == 1; };
   const auto differs = [&](const Json& flag) { return flag != list.front(); };
@@ -138,8 +138,8 @@ class Schedules {
   explicit Schedules(const ConfigValues& config)
       : config_(config), num_layers_(config.num_layers()) {}
 
-  // `path` from the outermost object; `inside` from the language model, of which `object` is a part
-  // then.
+  // `path` starts at the outermost object; `inside` at the language model, if `object` is a part of
+  // it.
   void check(const Json& object, const std::string& path,
              const std::optional<std::string>& inside) const {
     for (const auto& [key, value] : object.items()) {
@@ -171,7 +171,7 @@ class Schedules {
             }));
   }
 
-  // The model may say the same, and words for attention say nothing.
+  // It may repeat what the model says, and words for attention say nothing.
   void refuse_unless_said(const std::string& name, const std::string& key, const Json& value,
                           bool inside) const {
     const bool is_of_words = key == "layer_types" || key == "layers_block_type";

@@ -31,10 +31,10 @@ constexpr std::string_view kTopK[] = {"num_experts_per_tok",
                                       "moe_k",
                                       "experts_top_k",
                                       "moe_num_active_primary_experts"};
-// A model that has experts may be told to do without.
+// Switches that turn a model's experts off.
 constexpr std::string_view kSwitches[] = {"enable_moe_block", "is_moe", "use_moe", "enable_moe",
                                           "moe_enabled"};
-// Lists and strings with an entry a layer, for models that give no number.
+// Lists and strings with one entry per layer, for models that give no number of layers.
 constexpr std::string_view kPerLayer[] = {"hybrid_override_pattern", "layers_block_type",
                                           "mlp_layer_types"};
 
@@ -127,7 +127,8 @@ int ConfigValues::top_k() const {
 }
 
 int ConfigValues::num_layers() const {
-  // Not more than a shape can have; it also keeps a nonsensical file from taking memory.
+  // At most as many as a shape can have. This also keeps a nonsensical file from taking much
+  // memory.
   constexpr std::int64_t kMost = ModelShape::kMaxLayers;
   if (const auto layers = number(kLayers, 1, kMost)) return static_cast<int>(*layers);
   for (const std::string_view key : kPerLayer) {
@@ -161,13 +162,13 @@ void ConfigValues::require_same(std::string_view prefix, const ConfigValues& oth
   }
 }
 
-// The first of them that is there, or none.
+// The first key that exists, or none.
 std::string_view ConfigValues::stated(Names keys) const {
   const auto found = std::ranges::find_if(keys, [&](std::string_view key) { return find(key); });
   return found == keys.end() ? std::string_view() : *found;
 }
 
-// One number for all layers, or nothing that a row could be made of.
+// One number for all layers; a row cannot have different ones.
 const Json& ConfigValues::same_in_each_layer(std::string_view key, const Json& list) const {
   const bool same = !list.empty() && std::ranges::all_of(list, [&](const Json& value) {
     return value == list.front();
@@ -181,7 +182,7 @@ const Json& ConfigValues::same_in_each_layer(std::string_view key, const Json& l
   return list.front();
 }
 
-// A description of each layer, of which any may have its own experts.
+// A description for each layer, which may give its own number of experts.
 void ConfigValues::refuse_layers_that_differ() const {
   if (!model_.is_object()) return;
   const auto layers = number(kLayers, 1);

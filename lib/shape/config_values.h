@@ -1,5 +1,5 @@
-// The facts of a Hugging Face or Mistral configuration. Each model family has its own words for
-// them; what is not understood for certain is refused.
+// The facts in a Hugging Face or Mistral configuration. Each model family has its own names for
+// them. What is not understood for certain is refused.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,8 +12,8 @@
 
 namespace moetap::detail {
 
-// The part of a configuration that describes the language model. Refers to the JSON. Everything
-// throws ArgumentError that names the key.
+// The part of a configuration that describes the language model. Refers to the JSON. All functions
+// throw ArgumentError that names the key.
 class ConfigValues {
  public:
   using Json = nlohmann::json;
@@ -24,7 +24,7 @@ class ConfigValues {
 
   const Json& model() const { return model_; }
 
-  // Null if it is absent or null. Some keep their experts one level down: kNested.
+  // Null if the value is absent or null. Some models have their experts one level down: kNested.
   const Json* find(std::string_view key) const;
   static constexpr std::string_view kNested[] = {"ffn_config", "moe",  // DBRX, Mistral
                                                  "moe_config"};        // Yuan
@@ -32,19 +32,20 @@ class ConfigValues {
   // A whole number, or for experts and top-k a list of the same one for each layer (HunYuan).
   std::optional<std::int64_t> number(std::string_view key, std::int64_t least,
                                      std::int64_t most = kMaxInt) const;
-  // Several names for one fact: those that are there must agree.
+  // Several names for one fact: those that exist must agree.
   std::optional<std::int64_t> number(Names keys, std::int64_t least,
                                      std::int64_t most = kMaxInt) const;
 
-  // Whether one of the switches that models have for that says that there are none.
+  // Whether a switch in the configuration turns the experts off.
   bool experts_are_off() const;
-  // 0 for a dense model: some of those carry the key with 0, 1 or null.
+  // 0 for a dense model: some dense models have the key with 0, 1 or null.
   std::int64_t num_experts() const;
   int top_k() const;
   int num_layers() const;
 
-  // `other` is a further description of the same model, which may leave out what it likes: it is an
-  // error if it states another number of layers, experts or picks. Prefixes: of keys' names.
+  // `other` is a second description of the same model, which may be incomplete. It is an error if
+  // it states another number of layers, experts or picks. The prefixes are for keys' names in
+  // messages.
   void require_same(std::string_view prefix, const ConfigValues& other,
                     std::string_view other_prefix) const;
 
@@ -58,9 +59,9 @@ class ConfigValues {
 
 // The names of the number of experts, for messages.
 std::span<const std::string_view> expert_names();
-// Of what turns a model's experts off.
+// The names of the switches that turn the experts off.
 std::span<const std::string_view> switch_names();
-// Of the number of experts a token.
+// The names of the number of experts per token.
 std::span<const std::string_view> top_k_names();
 
 // false or true, or 0 or 1; ArgumentError for anything else.

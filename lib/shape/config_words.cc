@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kRouter = "moe";
 constexpr std::string_view kPlainMlps[] = {"dense", "mlp"};
-// Beside all that end in "attention".
+// In addition to all words that end in "attention".
 constexpr std::string_view kAttention[] = {"conv",
                                            "delta_net",
                                            "gated_delta_net",
@@ -32,7 +32,7 @@ constexpr std::string_view kAttention[] = {"conv",
                                            "swa"};
 constexpr std::string_view kMlpParts[] = {"moe", "mlp", "expert", "ffn"};
 
-// Objects that describe other models, or how weights are kept, by parts of their names.
+// Parts of the names of objects that describe other models, or how weights are stored.
 constexpr std::string_view kOtherObjects[] = {
     "vision", "visual",    "vit",     "image",     "audio",          "speech",      "talker",
     "tts",    "2wav",      "codec",   "encoder",   "code_predictor", "draft",       "eagle",

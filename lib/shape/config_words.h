@@ -1,4 +1,4 @@
-// The words that configurations have for what a layer is.
+// The words that configurations use for the kind of a layer.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,25 +11,26 @@
 namespace moetap::detail {
 
 bool is_one_of(std::string_view word, std::span<const std::string_view> words);
-// Whether any of them is a part of it.
+// Whether the text contains any of the parts.
 bool has_one_of(std::string_view text, std::span<const std::string_view> words);
 std::string lower(std::string text);
 
-// Of an object that describes another model (vision, audio, drafts), or how weights are kept.
+// Whether a name is of an object that describes another model (vision, audio, drafts), or how
+// weights are stored.
 bool is_of_another_model(std::string_view key);
-// Of what a configuration says of the layers of a model of drafts.
+// Whether a name is about the layers of a draft model.
 bool is_of_drafts(std::string_view key);
 
 enum class LayerWord {
-  attention,  // or what stands in its place; it says nothing of the MLP after it
-  plain_mlp,  // in hybrid models, whose blocks are one or the other
+  attention,  // or its replacement; says nothing about the MLP after it
+  plain_mlp,  // in hybrid models, where each block is one of these
   router,
 };
 
-// Of an entry of "layer_types" or "layers_block_type"; nothing for a word that is not known.
+// The kind for an entry of "layer_types" or "layers_block_type"; nothing for an unknown word.
 std::optional<LayerWord> layer_word(const nlohmann::json& word);
 
-// A list with words for kinds of attention only.
+// Whether a list has only words for kinds of attention.
 bool is_list_of_attention(const nlohmann::json& value);
 
 // For messages: the words of layer_word().

@@ -1,5 +1,5 @@
-// Published models, so that benchmarks and demos need no configuration file. The numbers are those
-// of the models' own config.json.
+// Published models, so that benchmarks and demos need no configuration file. The numbers are from
+// the models' own config.json.
 #include <moetap/error.h>
 #include <moetap/shape.h>
 
@@ -17,7 +17,7 @@ struct KnownModel {
   int moe_every;
   int top_k;
   int num_experts;
-  std::string_view pattern = {};  // of a hybrid model, with one letter a layer: E is a MoE layer
+  std::string_view pattern = {};  // of a hybrid model, one letter per layer: E is a MoE layer
 
   std::vector<int> moe_layers() const {
     std::vector<int> layers;

@@ -21,7 +21,7 @@ void check_range(std::span<const BlockId> blocks, int block_size, TokenRange ran
   }
 }
 
-// Of the blocks that the range touches: an engine may put anything into the table elsewhere.
+// Checks only the blocks that the range uses: other entries of an engine's table may be anything.
 void check_block(BlockId block, std::int64_t index, int block_size) {
   const BlockId limit = std::numeric_limits<Slot>::max() / block_size;
   if (block < 0 || block >= limit) {

@@ -21,7 +21,7 @@ constexpr std::size_t kAlign = 64;
 
 constexpr std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// The reader of a record may not trust it: fault_layer comes from memory that another side wrote.
+// A record must not be trusted: fault_layer comes from memory that another process can write.
 std::string layer_name(const ModelShape& shape, std::int32_t index) {
   if (index < 0 || index >= shape.num_layers()) return fmt::format("layer index {}", index);
   return fmt::format("layer {}", shape.moe_layers()[static_cast<std::size_t>(index)]);
@@ -105,7 +105,7 @@ std::optional<std::string> missing_layers(const StepRecordView& record, const Mo
 
 std::optional<std::string> slot_out_of_range(std::span<const Slot> slots, std::int64_t num_slots) {
   const auto plain = [](Slot slot) { return slot < 0 ? ~slot : slot; };
-  Slot highest = -1;  // one pass without a branch: this runs over every token of every step
+  Slot highest = -1;  // one pass without branches: this runs over every token of every step
   for (const Slot slot : slots) highest = std::max(highest, plain(slot));
   if (highest < num_slots) return std::nullopt;
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -114,14 +114,14 @@ std::optional<std::string> slot_out_of_range(std::span<const Slot> slots, std::i
       return fmt::format("row {} of the record: slot {} is outside [0, {})", i, slot, num_slots);
     }
   }
-  // Others may write to the record: the second look need not find what the first one did.
+  // Others may write to the record: a second read may differ from the first.
   return fmt::format("slot {} is outside [0, {}), and was changed meanwhile", highest, num_slots);
 }
 
 }  // namespace
 
 StepRecordLayout::StepRecordLayout(const ModelShape& shape, std::int64_t num_tokens) {
-  constexpr std::int64_t kMaxTokens = std::int64_t{1} << 32;  // no product below can overflow
+  constexpr std::int64_t kMaxTokens = std::int64_t{1} << 32;  // so that no product below overflows
   if (num_tokens < 0 || num_tokens > kMaxTokens) {
     throw ArgumentError(
         fmt::format("a step record of {} tokens; allowed are 0 to {}", num_tokens, kMaxTokens));
@@ -159,7 +159,7 @@ bool has_slots(const StepRecordView& record, Step step) {
 
 std::optional<std::string> fault_of(const StepRecordView& record, const ModelShape& shape,
                                     Step step, std::int64_t num_slots) {
-  StepReport report;  // a copy, which nobody changes while it is checked and described
+  StepReport report;  // a copy, which cannot change while it is checked and described
   std::memcpy(&report, record.report, sizeof report);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (report.step != step) {
@@ -171,7 +171,7 @@ std::optional<std::string> fault_of(const StepRecordView& record, const ModelSha
                        record.slots.size());
   }
   if (report.fault != 0) return device_fault(report, shape, num_slots);
-  // Without tokens there is no row that a layer could be missing from.
+  // Without tokens there is no row that could lack a layer.
   if (record.slots.empty()) return std::nullopt;
   if (auto fault = missing_layers(record, shape, step); fault && !MOETAP_OFF("H3 every layer")) {
     return fault;

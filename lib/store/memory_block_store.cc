@@ -87,7 +87,7 @@ class MemoryBlockStore final : public BlockStore {
     std::unique_ptr<std::byte[]> rows;
     std::uint64_t holds = 0;
   };
-  using Blocks = std::list<Block>;  // lists, so that a block changes places without moving
+  using Blocks = std::list<Block>;  // lists, so that blocks change places without being copied
   using Index = std::unordered_map<BlockKey, Blocks::iterator, KeyHash>;
 
   void touch(Blocks::iterator block) {
@@ -101,7 +101,7 @@ class MemoryBlockStore final : public BlockStore {
     unheld_.splice(unheld_.begin(), fresh);
   }
 
-  // Its memory, list node and index node serve the new block.
+  // The new block reuses its memory, list node and index node.
   void replace_oldest(const BlockKey& key) {
     const auto oldest = std::prev(unheld_.end());
     auto node = blocks_.extract(oldest->key);
@@ -114,7 +114,7 @@ class MemoryBlockStore final : public BlockStore {
 
   BlockStoreOptions options_;
   std::size_t max_blocks_;
-  Blocks unheld_;  // the latest used first
+  Blocks unheld_;  // most recently used first
   Blocks held_;
   Index blocks_;
   Stats stats_;
