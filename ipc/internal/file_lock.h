@@ -11,9 +11,9 @@
 
 namespace moetap {
 
-// The lock of a file that its maker keeps open: whoever opens the file for itself is excluded, in
-// this process too. The kernel releases it when the process dies. Forked children have no part in
-// it if the descriptor is guarded (fork_guard.h). One thread at a time per object.
+// The lock of a file that its creator keeps open. It excludes every other open file description of
+// the file, in this process too. The kernel releases it when the process dies. Forked children do
+// not share it if the descriptor is guarded (fork_guard.h). One thread at a time per object.
 class FileLock {
  public:
   // The path is for messages.
@@ -29,12 +29,12 @@ class FileLock {
   bool try_lock_shared();
   void unlock_shared() { unlock(); }
 
-  // Polls with growing pauses, since flock has no time limit of its own.
+  // Polls with growing pauses, since flock has no timeout.
   bool try_lock_for(std::chrono::milliseconds limit);
   bool try_lock_shared_for(std::chrono::milliseconds limit);
 
-  // A process that holds the lock, as /proc/locks has it; 0 if none does or it is not listed there
-  // (another PID namespace, some overlay file systems).
+  // The pid of a process that has the lock, from /proc/locks. 0 if there is none or it is not
+  // listed there (another PID namespace, some overlay file systems).
   pid_t holder() const;
 
  private:
@@ -45,7 +45,7 @@ class FileLock {
   int fd_;
 };
 
-// Holds the lock, or TimeoutError with the file and the process that holds it.
+// Takes the lock. TimeoutError with the file and the process that has the lock.
 std::unique_lock<FileLock> lock_within(FileLock& lock, std::chrono::milliseconds limit);
 std::shared_lock<FileLock> lock_shared_within(FileLock& lock, std::chrono::milliseconds limit);
 

@@ -1,4 +1,4 @@
-// What things of an endpoint are called in the system, the same in every process of a user.
+// The system-wide names of an endpoint's objects, the same in every process of a user.
 #pragma once
 
 #include <moetap/endpoint.h>
@@ -9,12 +9,13 @@
 
 namespace moetap {
 
-// Shared memory: of the `shm` transport (by its layout), and of the `device` transport's ring.
+// Names of shared memory: the `shm` transport's buffer (by its layout), and the `device`
+// transport's ring.
 std::string buffer_name(const Endpoint& endpoint);
 std::string ring_name(const Endpoint& endpoint);
 
-// What a segment's name says of its endpoint. Names that the two functions above would not make
-// may be taken for one of theirs: compare.
+// What a segment's name says about its endpoint. A name that the two functions above cannot make
+// may be parsed too: compare the result with theirs.
 struct NamedEndpoint {
   std::string instance;
   int dp_rank = 0;

@@ -30,9 +30,9 @@ struct FailedStep {
 struct alignas(64) ShmControl {
   ControlHead head;
 
-  // The latest failed steps, written under the lock before num_failed counts them: number n has its
-  // place at n % kFailures, and without a reason at n % kFailedSteps. Those of steps up to
-  // `forgotten` are in neither.
+  // The latest failed steps, written under the lock before num_failed counts them. Failure number n
+  // is at index n % kFailures with its reason, and at n % kFailedSteps without. Failures of steps
+  // up to `forgotten` are in neither array.
   static constexpr std::size_t kFailures = 32;
   static constexpr std::size_t kFailedSteps = 4096;
   std::atomic<std::uint64_t> num_failed{0};
@@ -40,18 +40,18 @@ struct alignas(64) ShmControl {
   FailedStep failed[kFailures];
   std::atomic<Step> failed_steps[kFailedSteps] = {};
 
-  // The last step whose outcome is known, and what readers wait on. SlotBuffer::last_step() has it
-  // too, which is what they believe. A line of its own: a waiting reader spins on it.
+  // The last step whose outcome is known. Readers wait on it, but trust SlotBuffer::last_step(). On
+  // its own cache line, since a waiting reader spins on it.
   alignas(64) std::atomic<Step> last_step{0};
   WakeWord wake;
 
-  // The writer could not have the lock at once: readers let it go first.
+  // Set if the writer could not take the lock at once: readers then let it go first.
   std::atomic<std::uint32_t> writer_waits{0};
 
   LongestTimes lock_times;
 };
 
-// That of the buffer, which is on its own file.
+// The buffer's lock, which is on the segment's own file.
 inline FileLock lock_of(const Segment& buffer) {
   return {buffer.descriptor(), "/dev/shm" + buffer.name()};
 }

@@ -1,7 +1,7 @@
-// The ring's bytes in shared memory: [RingControl][descriptors: depth][records: depth], known to
-// its two ends only.
+// The ring's bytes in shared memory: [RingControl][descriptors: depth][records: depth]. Only its
+// two ends know this layout.
 //
-// Records carry a number that counts up from 0 and never wraps; record n lies in place n % depth.
+// Records have numbers that count up from 0 and never wrap. Record n is at index n % depth.
 //
 //        released            committed            acquired (the producer's own)
 //   ... ----+--------------------+--------------------+----
@@ -27,33 +27,34 @@ namespace moetap {
 inline constexpr std::uint64_t kRingMagic = 0x676e69722d74706dull;  // "mpt-ring"
 inline constexpr std::uint32_t kRingVersion = 6;
 
-// Each counter and wake word has a cache line of its own: the consumer spins on `committed`, and
-// would take the line away from every other write of the producer's, and the other way round.
+// Each counter and wake word has its own cache line. The consumer spins on `committed`, and would
+// otherwise slow down the producer's other writes (false sharing), and vice versa.
 inline constexpr std::size_t kCacheLine = 64;
 
 struct RingControl {
   alignas(kCacheLine) ControlHead head;
   alignas(kCacheLine) std::atomic<std::uint64_t> committed{0};  // written by the producer
-  alignas(kCacheLine) WakeWord published;                       // ... who wakes the consumer
+  alignas(kCacheLine) WakeWord published;                       // ... and wakes the consumer
   alignas(kCacheLine) std::atomic<std::uint64_t> released{0};   // written by the consumer
-  alignas(kCacheLine) WakeWord freed;                           // ... who wakes the producer
-  alignas(kCacheLine) LeaseNote lent;  // ... why it may not take in records
-  alignas(kCacheLine) DropNote drops;  // written by the producer
+  alignas(kCacheLine) WakeWord freed;                           // ... and wakes the producer
+  alignas(kCacheLine) LeaseNote lent;                           // ... why it takes in no records
+  alignas(kCacheLine) DropNote drops;                           // written by the producer
 };
 
-// Which record a place holds, so that each says for itself whether it can be read: the counters are
-// shared, and what a neighbour wrote there must not make one record pass for another. The producer
-// marks the place before it writes there, and the consumer looks before and after it reads.
+// The mark of an index: which record it has, so that each record shows by itself whether it can be
+// read. The counters are shared memory, and a stray write there must not make one record pass for
+// another. The producer sets the mark before it writes the record. The consumer checks it before
+// and after it reads.
 class RecordMark {
  public:
-  // The producer: before the first byte of record `number`, and after the last.
+  // For the producer: before the first byte of record `number`, and after the last.
   void begin(std::uint64_t number) {
     value_.store(2 * number + 1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
   }
   void finish(std::uint64_t number) { value_.store(2 * number + 2, std::memory_order_release); }
 
-  // The consumer: before it reads, and whether all that it has read was this record.
+  // For the consumer: before it reads, and whether everything it read was this record.
   bool is_there(std::uint64_t number) const {
     return value_.load(std::memory_order_acquire) == 2 * number + 2;
   }
@@ -71,10 +72,10 @@ struct alignas(kCacheLine) RingDescriptor {
   RecordMark mark;
 };
 
-// Where things are in a mapping of the ring. A view: owns nothing.
+// The addresses in a mapping of the ring. A view: owns nothing.
 class Ring {
  public:
-  // Of a segment of at least bytes(endpoint), which this endpoint's producer made.
+  // For a segment of at least bytes(endpoint), which this endpoint's producer created.
   Ring(std::span<std::byte> memory, const Endpoint& endpoint);
 
   static std::size_t bytes(const Endpoint& endpoint);
@@ -95,7 +96,7 @@ class Ring {
   std::byte* memory_;
   std::uint64_t depth_;
   std::size_t record_bytes_;
-  std::size_t stride_;   // whole pages, so that a device's copy of one record shares none
+  std::size_t stride_;   // whole pages, so that device copies of two records share no page
   std::size_t records_;  // offset of the first
 };
 

@@ -11,55 +11,56 @@
 
 namespace moetap {
 
-// Creates (and owns) or opens a segment. The owner has a claim on it for its whole life (an open
-// file description lock, fcntl(2)), which the kernel releases when the process dies, and which its
-// forked children do not get: a segment without a claim has no living owner and is reclaimed by the
-// next create(), whatever pids say. Anyone can ask who has it without taking it. Movable.
+// Creates (and owns) or opens a segment. The owner has a claim to it (an open file description
+// lock, fcntl(2)) during its whole lifetime. The kernel releases the claim when the process dies,
+// and forked children do not inherit it. So a segment without a claim has no living owner, whatever
+// pids say, and the next create() reclaims it. Any process can ask for the owner without taking the
+// claim. Movable.
 class Segment {
  public:
-  // Reserves `bytes` (posix_fallocate, never SIGBUS later), mode 0600, zero-filled. Before that it
-  // removes what dead owners left: this name, and all of the user's that begin with "/moetap_". The
-  // name is a '/' and then letters, digits, '-', '_' and '.'.
-  // OwnedError with the living owner's pid; SystemError with the bytes needed and free, and what to
-  // change, if /dev/shm is too small; MismatchError for another user's segment; ArgumentError for
-  // a bad name or size.
-  // huge_pages: see Endpoint. Rounds `bytes` up to whole ones.
+  // Reserves `bytes` (posix_fallocate, so no SIGBUS later), mode 0600, zero-filled. Before that it
+  // removes segments that dead owners left: of this name, and the user's others that begin with
+  // "/moetap_". A name is a '/' followed by letters, digits, '-', '_' and '.'. OwnedError with the
+  // living owner's pid. SystemError with the bytes needed and free, and what to change, if /dev/shm
+  // is too small. MismatchError for another user's segment, ArgumentError for a bad name or size.
+  // huge_pages: see Endpoint; rounds `bytes` up to whole huge pages.
   static Segment create(const std::string& name, std::size_t bytes, bool huge_pages = false);
 
-  // As create(), but an existing segment of exactly `bytes` without an owner is kept as it is and
-  // becomes the caller's. One that another program made is not removed at the end, and of another
-  // size a MismatchError.
+  // As create(), but an existing segment of exactly `bytes` without an owner is kept as it is, and
+  // becomes the caller's. A segment that another program created is not removed at the end; with
+  // another size it is a MismatchError.
   static Segment create_or_adopt(const std::string& name, std::size_t bytes);
 
-  // Maps an existing one, whole. SystemError(ENOENT) if there is none, or none of a size yet;
-  // MismatchError for a segment of another user or type.
+  // Maps a whole existing segment. SystemError(ENOENT) if there is none, or if its size is not set
+  // yet. MismatchError for another user's segment, or another file type.
   static Segment open(const std::string& name);
 
-  // As open(), but maps nothing yet: bytes() is empty until map() was true, which it is unless the
-  // name leads to another segment by now. first_word() is read, not mapped, 0 if there is none: to
-  // look at what is not mapped makes no page, which would be in the way of a creator's huge ones.
+  // As open(), but does not map: bytes() is empty until map() returned true. map() returns false if
+  // the name now refers to another segment. first_word() is read from the file, 0 if there is none.
+  // A read creates no page, which would be in the way of the creator's huge pages.
   static Segment find(const std::string& name);
   bool map();
   std::uint64_t first_word() const;
 
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;
-  ~Segment();  // the owner unlinks the name, if it still is this segment's
+  ~Segment();  // the owner unlinks the name if it still refers to this segment
 
   const std::string& name() const { return name_; }
   std::span<std::byte> bytes() const;
-  // For flock(2) on its file, which has nothing to do with the claim. A forked child's is another.
+  // A descriptor for flock(2) on the segment's file, which is independent of the claim. A forked
+  // child gets a different one.
   int descriptor() const { return fd_; }
-  bool is_owner() const;                                 // this process, not a fork of the owner
-  bool owns_name() const;                                // as above, and the name leads to it
+  bool is_owner() const;                                 // false in a forked child
+  bool owns_name() const;                                // and the name still refers to it
   bool owner_alive() const { return owner_pid() != 0; }  // also true in the owner itself
-  // Of the living owner as its own PID namespace has it, for messages; 0 if there is none.
+  // The pid of the living owner in its own PID namespace, for messages; 0 if there is none.
   pid_t owner_pid() const;
 
-  // Becomes the one process at the other end (a ring's consumer) for as long as this object lives.
-  // OwnedError with the pid of the one that is there.
+  // Claims the other end (a ring's consumer) during this object's lifetime. OwnedError with the pid
+  // of the process that has it.
   void claim_peer();
-  pid_t peer_pid() const;  // of the living one, 0 if there is none
+  pid_t peer_pid() const;  // of the living reader, 0 if there is none
 
  private:
   Segment();
@@ -69,9 +70,9 @@ class Segment {
 
   std::string name_;
   std::uint64_t made_in_;  // see fork_generation()
-  pid_t owner_ = 0;        // this process if it is the owner, else 0; a forked child is not
+  pid_t owner_ = 0;        // this process if it is the owner, else 0; differs in a forked child
   pid_t peer_ = 0;
-  bool unlinks_ = false;  // at the end, as the owner
+  bool unlinks_ = false;  // by the owner, at the end
   int fd_ = -1;
   boost::interprocess::mapped_region region_;
 };

@@ -15,7 +15,8 @@
 
 namespace moetap {
 
-// Where a ShmWriter's steps go. It has checked that steps rise; see ShmWriter for the rest.
+// The part of a ShmWriter that depends on the layout. Its caller has checked that steps ascend;
+// otherwise as ShmWriter.
 class ShmSink {
  public:
   virtual ~ShmSink() = default;
@@ -30,12 +31,12 @@ std::unique_ptr<ShmSink> make_wire_sink(const Endpoint& endpoint);
 std::unique_ptr<SlotReadTransport> make_native_reader(const Endpoint& endpoint);
 std::unique_ptr<SlotReadTransport> make_wire_reader(const Endpoint& endpoint);
 
-// A reader holds the lock for at most this many bytes of rows at a time (about a tenth of a
-// millisecond), so that the worker never waits for the whole of a long request.
+// A reader keeps the lock for at most this many bytes of rows at a time (about 0.1 ms), so that the
+// worker never waits for all rows of a long request.
 inline constexpr std::size_t kBytesPerHold = std::size_t{1} << 20;
 
-// How long a reader lets a waiting writer go first: longer than the longest pause of a FileLock
-// that polls.
+// How long a reader lets a waiting writer go first: longer than the longest pause of a polling
+// FileLock.
 inline constexpr Milliseconds kWriterFirst{2};
 
 inline std::size_t rows_per_hold(std::size_t row_bytes) {

@@ -11,8 +11,8 @@
 
 namespace moetap {
 
-// The longest that the buffer's lock was waited for and held since the buffer was made (H24). A
-// reader that has it at this moment counts when it gives it back.
+// The longest times that the buffer's lock was waited for and kept since the buffer was created
+// (H24). A reader that has the lock now is counted when it releases it.
 struct LockTimes {
   std::chrono::nanoseconds writer_wait{0};
   std::chrono::nanoseconds writer_hold{0};
@@ -20,25 +20,25 @@ struct LockTimes {
   std::chrono::nanoseconds reader_hold{0};
 };
 
-// Of the process that makes it: in a forked child publish() and fail() are a StateError.
+// Belongs to the process that made it: in a forked child publish() and fail() are a StateError.
 class ShmWriter {
  public:
   // Creates the buffer and becomes its owner; see Segment::create.
   explicit ShmWriter(const Endpoint& endpoint);
   ~ShmWriter();
 
-  // Scatters narrow rows by slot under the lock and makes `step` visible. Ids are not looked at:
-  // rows are a device's, which has (H20). A slot stored as ~slot is
-  // marked missing. RangeError for a slot outside the buffer, ArgumentError for a slot that comes
-  // twice or a step that is not above the last, MismatchError for a stamp that another process
-  // wrote over; nothing is changed then. TimeoutError if the lock
-  // cannot be had within endpoint.limit, with the process that holds it and lock_times().
+  // Scatters narrow rows by slot under the lock and makes `step` visible. Ids are not checked: the
+  // device has checked them (H20). A slot stored as ~slot is marked missing. Nothing is changed by
+  // a call that throws. RangeError for a slot outside the buffer. ArgumentError for a slot that
+  // comes twice, or a step that is not greater than the last. MismatchError for a stamp that
+  // another process overwrote. TimeoutError if the lock is not free within endpoint.limit, with the
+  // process that has it and lock_times().
   void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
   // Makes it visible that `step` failed; the rows of those of `slots` that exist become missing. If
-  // one does not exist or comes twice, the step has written to slots that nobody knows: then all
-  // rows of earlier steps are missing in windows that include it (not in the wire layout, which has
-  // no steps).
+  // one does not exist or comes twice, the slots that the step has written are not known. Then all
+  // rows of earlier steps are missing in windows that include it (except in the wire layout, which
+  // has no steps).
   void fail(Step step, std::span<const Slot> slots, const std::string& reason);
 
   LockTimes lock_times() const;

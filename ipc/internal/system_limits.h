@@ -1,4 +1,4 @@
-// Limits of the system that a call ran into: which one, how large it is, and how to raise it.
+// Explains which limit of the system a call has reached, its value, and how to raise it.
 #pragma once
 
 #include <moetap/error.h>
@@ -22,15 +22,15 @@ namespace moetap {
 // starts with ": ".
 std::string limit_on_open(int error);
 
-// As above, of a call that makes a file in `directory`.
+// As above, for a call that creates a file in `directory`.
 std::string limit_on_create(int error, const std::string& directory);
 
-// For the errno of mmap(2) of so many bytes, of a file that others share or of this process's own.
+// For the errno of an mmap(2) of so many bytes, of shared or private memory.
 enum class Mapped : std::uint8_t { shared, own };
 std::string limit_on_map(int error, std::size_t bytes, Mapped kind);
 
-// What allocate() returns. SystemError with the limit where it throws std::bad_alloc: for what
-// grows with the options. `what` begins the message.
+// Returns the result of allocate(), and turns std::bad_alloc into a SystemError with the limit. For
+// memory whose size depends on options. `what` begins the message.
 template <std::invocable Allocate>
 auto allocated(std::string_view what, std::size_t bytes, Allocate&& allocate) {
   try {
@@ -41,11 +41,11 @@ auto allocated(std::string_view what, std::size_t bytes, Allocate&& allocate) {
   }
 }
 
-// For a thread that could not be made.
+// For a thread that could not be created.
 std::string limit_on_thread();
 
-// SystemError with that if there can be none. `what` begins the message: "the host device's
-// stream".
+// Starts a thread. SystemError with the limit if it cannot be created. `what` begins the message,
+// e.g. "the host device's stream".
 template <std::invocable Run>
 std::thread start_thread(std::string_view what, Run&& run) {
   try {
@@ -56,8 +56,8 @@ std::thread start_thread(std::string_view what, Run&& run) {
   }
 }
 
-// SystemError(EFBIG) if no file of so many bytes may be made: exceeding RLIMIT_FSIZE would end the
-// process with a signal. `what` begins the message.
+// SystemError(EFBIG) if a file of so many bytes is not allowed: exceeding RLIMIT_FSIZE would kill
+// the process with a signal. `what` begins the message.
 void require_file_size(std::size_t bytes, const std::string& what);
 
 }  // namespace moetap

@@ -8,19 +8,20 @@
 
 namespace moetap {
 
-// A word in shared memory that a waker changes and a waiter watches. `sleepers` lets the waker skip
-// the system call while nobody sleeps.
+// A word in shared memory that a waker changes and a waiter watches. With `sleepers` the waker can
+// skip the system call if no waiter sleeps.
 struct WakeWord {
   std::atomic<std::uint32_t> value{0};
   std::atomic<std::uint32_t> sleepers{0};
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-// Changes the word and wakes everyone who sleeps on it. Never blocks. What was written before it is
-// visible to a waiter that sees the change.
+// Changes the word and wakes all sleepers. Never blocks. Writes before this call are visible to a
+// waiter that sees the change.
 void wake(WakeWord& word) noexcept;
 
-// `limit` from now. Any limit is allowed: a negative one is now, one beyond a year is a year.
+// The time `limit` from now. Any timeout is allowed: a negative one means now, one over a year
+// means a year.
 inline std::chrono::steady_clock::time_point deadline_after(std::chrono::milliseconds limit) {
   using std::chrono::milliseconds;
   return std::chrono::steady_clock::now() +
@@ -31,7 +32,8 @@ inline std::chrono::steady_clock::time_point deadline_after(std::chrono::millise
 // wake takes about 25 us, so spinning for about one wake costs at most twice the better choice.
 inline constexpr std::chrono::microseconds kSpin{25};
 
-// Returns true when ready() is, or false at the deadline. ready() may be called from a spin loop.
+// Returns true when ready() returns true, or false at the deadline. ready() may be called from a
+// spin loop.
 template <class Ready>
 bool wait_until(WakeWord& word, std::chrono::steady_clock::time_point deadline, Ready&& ready,
                 std::chrono::microseconds spin = kSpin);
@@ -39,7 +41,7 @@ bool wait_until(WakeWord& word, std::chrono::steady_clock::time_point deadline, 
 namespace detail {
 // Sleeps while word == seen, until woken, the deadline, or spuriously.
 void sleep(WakeWord& word, std::uint32_t seen, std::chrono::steady_clock::time_point deadline);
-// Between two looks of a waiter that has spun for so long.
+// Pauses between two checks of a waiter that has spun for so long.
 void pause(std::chrono::microseconds spun = {});
 }  // namespace detail
 

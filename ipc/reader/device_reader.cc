@@ -1,5 +1,5 @@
-// The scheduler's end of the device transport: moves each step's rows from the ring into a slot
-// buffer of its own, in the calls of the scheduler's one thread, so that no lock is needed.
+// The scheduler's end of the device transport: moves each step's rows from the ring into its own
+// slot buffer. This happens in calls from the scheduler's one thread, so no lock is needed.
 #include <moetap/error.h>
 #include <moetap/lease.h>
 #include <moetap/read_transport.h>
@@ -58,7 +58,7 @@ class DeviceReader final : public SlotReadTransport {
     stream_.until_step(step, left, [this](const auto& item) { take_in(item); });
   }
 
-  // What earlier calls of wait_for() and poll() took in; a step that still waits in the ring
+  // Reads what earlier wait_for() and poll() calls took in. A step that still waits in the ring
   // cannot overwrite anything yet.
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override {
@@ -100,18 +100,19 @@ class DeviceReader final : public SlotReadTransport {
   RecordStream stream_;
   PrivateMemory memory_;
   SlotBuffer buffer_;
-  // Private copies of what a record says about its rows: what was checked is what is used, whatever
-  // happens to the shared memory meanwhile.
+  // Private copies of a record's slots and stamps, so that what was checked is what is used,
+  // whatever happens to the shared memory meanwhile.
   StepReport report_{};
   std::vector<std::uint64_t> captured_;
   std::vector<Slot> slots_;
-  // The last, and so the first to go: from then on no lease touches the ring.
+  // Last member, so destroyed first: from then on no lease touches the ring.
   LeaseBook leases_{[this](std::size_t leases, const LeaseBook::Entry* oldest) {
     stream_.show_leases(leases, oldest);
   }};
 };
 
-// Nobody knows which slots a dropped step has written. Those before a record come before it.
+// The slots that a dropped step has written are not known. Steps dropped before a record come
+// before it.
 void DeviceReader::lose_dropped() {
   const DropRun run = stream_.outcomes().last_run();
   if (run.last <= buffer_.last_step()) return;
@@ -160,8 +161,8 @@ void DeviceReader::take_in(const RecordStream::Item& item) {
   stream_.outcomes().failed(descriptor.step, *fault);
 }
 
-// The worker has checked the record before it handed it over; this end believes only itself. Why
-// the step failed, or nothing: its rows then wait for their stamps.
+// The worker has already checked the record, but this end does not trust it. Returns why the step
+// failed, or nothing: its rows then lack only their stamps.
 std::optional<std::string> DeviceReader::copy_in(const Descriptor& descriptor,
                                                  const StepRecordView& record) {
   if (auto fault = fault_of(record, shape(), descriptor.step, num_slots())) return fault;

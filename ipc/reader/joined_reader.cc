@@ -19,7 +19,7 @@ namespace {
 
 using Readers = std::vector<std::unique_ptr<SlotReadTransport>>;
 
-// Joins them at its end.
+// Joins its threads when it is destroyed.
 class Threads {
  public:
   Threads() = default;
@@ -34,8 +34,8 @@ class Threads {
   std::vector<std::thread> threads_;
 };
 
-// One member's end. Until all are there, those that are take in what their workers publish: a
-// worker that stands with a full ring may be what another one's start waits for.
+// Attaches to one member. Until all members are attached, those that are take in their workers'
+// steps: a worker with a full ring may be what another one's start waits for.
 void attach_one(SlotReaderMaker make, const Endpoint& endpoint, std::atomic<int>& missing,
                 std::unique_ptr<SlotReadTransport>& reader) {
   struct Done {
@@ -52,8 +52,8 @@ void attach_one(SlotReaderMaker make, const Endpoint& endpoint, std::atomic<int>
   }
 }
 
-// All within one limit, since each waits in a thread of its own. The first error of them, in their
-// order.
+// Attaches to all members within one timeout, each in a thread of its own. Throws the first error
+// in the order of the members.
 Readers attach_all(SlotReaderMaker make, const std::vector<Endpoint>& endpoints) {
   const std::size_t count = endpoints.size();
   Readers readers(count);
@@ -75,7 +75,7 @@ Readers attach_all(SlotReaderMaker make, const std::vector<Endpoint>& endpoints)
         threads.add(start_thread("the reader of a rank", [&attach, i] { attach(i); }));
       }
     } catch (...) {
-      missing = 0;  // nobody waits for those that never began
+      missing = 0;  // threads that were never started need no wait
       throw;
     }
   }

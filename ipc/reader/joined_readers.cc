@@ -18,8 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Between two rounds of a wait: the members have a place each to sleep at, and one thread can only
-// sleep at one. Its step is found at most this much later than a wait for one member would.
+// The pause between two rounds of a wait. Each member has its own wake word, and a thread can sleep
+// on only one. A step is found at most this much later than by a wait for one member.
 void pause_for(Clock::duration waited) {
   using std::chrono::microseconds;
   if (waited < microseconds(25)) return std::this_thread::yield();
@@ -73,7 +73,7 @@ void JoinedReaders::wait_for(Step step, Milliseconds limit) {
   const auto start = Clock::now();
   for (const Member* behind = poll_all(step); behind != nullptr; behind = poll_all(step)) {
     const auto waited = Clock::now() - start;
-    // Whoever died may have handed over its last words just before.
+    // A worker that died may have handed over a last record just before.
     const bool alive = behind->reader->worker_alive();
     if ((!alive && behind->reader->poll() < step) || waited >= limit) {
       throw_timeout(*behind, step, limit);
@@ -92,14 +92,14 @@ void JoinedReaders::wait_for(Step step, Milliseconds limit) {
   if (failed) throw StepFailed(*failed);
 }
 
-// With the member's own words.
+// With the member's own message.
 void JoinedReaders::throw_timeout(const Member& member, Step step, Milliseconds limit) const {
   try {
     member.reader->wait_for(step, Milliseconds(0));
   } catch (const TimeoutError& error) {
     throw TimeoutError(fmt::format("{} ms for all of {}; of {}: {}", limit.count(), members_.size(),
                                    member.name, error.what()));
-  } catch (const StepFailed&) {  // it has just come
+  } catch (const StepFailed&) {  // it has just arrived
   }
   throw TimeoutError(fmt::format("{} ms for all of {}; {} has only just come to step {}",
                                  limit.count(), members_.size(), member.name, step));

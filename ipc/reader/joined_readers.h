@@ -1,4 +1,4 @@
-// Transports whose steps count once they are there in all of them.
+// Several transports as one: a step has arrived once it has arrived in all of them.
 #pragma once
 
 #include <moetap/error.h>
@@ -19,25 +19,26 @@ class JoinedReaders {
     std::string name;  // in messages: "the stage of layers 4-7"
   };
 
-  // ArgumentError for a null transport, or one with another number of slots than the first.
+  // ArgumentError for a null transport, or one whose number of slots differs from the first one's.
   void add(std::unique_ptr<SlotReadTransport> reader, std::string name);
 
   const std::vector<Member>& members() const { return members_; }
   SlotReadTransport& first() const { return *members_.front().reader; }
 
-  // See SlotReadTransport; of all members, within one limit. StepFailed if it failed in any of
-  // them, once its outcome is known in all, so that nothing of it can still arrive. A wait polls
-  // all of them in turn, so that none stands with a full ring while another is waited for (H35).
+  // See ReadTransport; for all members, within one timeout. StepFailed if the step failed in any
+  // member, once its outcome is known in all, so that no part of it can still arrive. A wait polls
+  // all members in turn, so that no member's ring stays full while another is waited for (H35).
   Step poll();
   void wait_for(Step step, Milliseconds limit);
   bool worker_alive() const;
   DroppedSteps dropped() const;
 
-  // The last step that these have shown to be there.
+  // The last step that these calls have reached.
   Step arrived() const { return arrived_; }
 
  private:
-  // Takes in what has arrived at all of them. The first that has not come to `step`, or null.
+  // Takes in what has arrived at all members. Returns the first member that has not reached `step`,
+  // or null.
   const Member* poll_all(Step step);
   [[noreturn]] void throw_timeout(const Member& member, Step step, Milliseconds limit) const;
 
@@ -45,7 +46,7 @@ class JoinedReaders {
   Step arrived_ = 0;
 };
 
-// As SlotReadTransport::read says. Slots are left to the transports.
+// The checks of SlotReadTransport::read, except slots, which the transports check.
 void check_read_sizes(std::size_t num_slots, std::size_t num_windows, std::size_t rows_bytes,
                       std::size_t num_states, std::size_t row_bytes);
 

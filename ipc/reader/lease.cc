@@ -37,7 +37,7 @@ LeaseBook::~LeaseBook() {
   const std::lock_guard lock(state_->mutex);
   state_->closed = true;
   if (state_->watcher && !state_->entries.empty()) state_->watcher(0, nullptr);
-  state_->watcher = nullptr;  // what it watches for goes too
+  state_->watcher = nullptr;  // the watcher's own memory goes too
 }
 
 Lease LeaseBook::lend(std::string holder) {
@@ -66,7 +66,7 @@ std::string LeaseBook::describe() const {
 }
 
 bool LeaseBook::wait_until_back(Clock::time_point deadline) const {
-  // Only who lends and waits at once gets here, so a poll is good enough.
+  // Rarely called, so polling is good enough.
   while (size() > 0) {
     if (Clock::now() >= deadline) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(200));

@@ -22,7 +22,7 @@ Holder shortened(std::string_view text) {
   return holder;
 }
 
-// What any process may have written there, for a log.
+// Text that any process may have written, made safe for a log.
 std::string printable(const Holder& holder) {
   std::string text(holder.begin(), std::ranges::find(holder, '\0'));
   std::ranges::replace_if(

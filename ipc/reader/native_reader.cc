@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often a waiting reader looks whether the worker lives.
+// How often a waiting reader checks whether the worker is alive.
 constexpr std::chrono::milliseconds kLook{20};
 
 class NativeReader : public SlotReadTransport {
@@ -42,7 +42,7 @@ class NativeReader : public SlotReadTransport {
   std::int64_t num_slots() const override { return buffer_.limits().num_slots; }
   bool worker_alive() override { return segment_.owner_alive(); }
 
-  // The control block only says when to look; what has come is for the buffer to say.
+  // The control block only says when to look; the buffer says what has arrived.
   Step poll() override {
     const Step announced = control_->last_step.load(std::memory_order_acquire);
     const Step written = buffer_.last_step();
@@ -60,7 +60,7 @@ class NativeReader : public SlotReadTransport {
     const auto deadline = deadline_after(limit);
     while (!wait_until(control_->wake, std::min(deadline, Clock::now() + kLook), ready)) {
       const bool alive = segment_.owner_alive();
-      if (ready()) break;  // its last words
+      if (ready()) break;  // its last step
       if (!alive || Clock::now() >= deadline) throw_timeout(step, limit, alive);
     }
     throw_if_failed(step);
@@ -112,8 +112,7 @@ class NativeReader : public SlotReadTransport {
   }
 
  private:
-  // flock is not fair: a reader that takes the lock again at once would keep out a writer that
-  // polls for it.
+  // flock is not fair: a reader that retakes the lock at once would keep out a polling writer.
   void let_writer_go_first() {
     if (control_->writer_waits.load(std::memory_order_relaxed) == 0) return;
     if (writer_gone_) return;
@@ -150,7 +149,7 @@ class NativeReader : public SlotReadTransport {
     throw StepFailed(step, {entry->reason, strnlen(entry->reason, sizeof entry->reason)});
   }
 
-  // From the last one back to that step.
+  // From the latest failure back to this step.
   void throw_if_failed_long_ago(Step step) const {
     constexpr std::uint64_t kMost = ShmControl::kFailedSteps;
     const std::uint64_t count = control_->num_failed.load(std::memory_order_acquire);

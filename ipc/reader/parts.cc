@@ -26,7 +26,8 @@ class PartReader final : public SlotReadTransport {
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override;
 
-  // In one part, which is as good as any: its step is above all that the others have there.
+  // Put into one part, no matter which: its step is greater than any that the other parts have
+  // there.
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
     parts_.first().put(step, slots, rows);
   }
@@ -36,7 +37,7 @@ class PartReader final : public SlotReadTransport {
             std::span<RowState> states) const;
 
   detail::JoinedReaders parts_;
-  // Of the read that is going on; they keep the size of the largest.
+  // Buffers of the current read; they keep the size of the largest read.
   std::vector<std::byte> part_rows_;
   std::vector<RowState> part_states_;
 };
@@ -75,7 +76,7 @@ void PartReader::read(std::span<const Slot> slots, std::span<const StepWindow> w
   }
 }
 
-// What one more part says about a row.
+// Merges one more part's row and state.
 void PartReader::take(std::span<const Slot> slots, std::size_t i, std::span<std::byte> rows,
                       std::span<RowState> states) const {
   const std::size_t row_bytes = shape().row_bytes();

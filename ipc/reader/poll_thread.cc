@@ -38,7 +38,7 @@ class Readable {
   }
 
   int fd() const { return fd_; }
-  // Fails only if it is readable as often as can be counted.
+  // Fails only if the counter is at its maximum, and so readable.
   void set() const {
     const std::uint64_t one = 1;
     if (fd_ >= 0 && write(fd_, &one, sizeof one) < 0) return;
@@ -48,7 +48,7 @@ class Readable {
   int fd_ = -1;
 };
 
-// What both kinds of readers do alike.
+// The common part of both kinds of readers.
 template <class Transport>
 class Polled : public Transport {
  public:
@@ -65,8 +65,7 @@ class Polled : public Transport {
     if (options.readable != nullptr) *options.readable = readable_.fd();
   }
   ~Polled() override {
-    // A forked child has no copy of the thread, whose end the destruction of each of these would
-    // wait for.
+    // A forked child has no copy of the thread. Destroying either of these would wait for its end.
     if (!maker_.is_this_process()) {
       static_cast<void>(thread_.release());
       return;
@@ -110,7 +109,7 @@ class Polled : public Transport {
     bool alive = true;
     try {
       while (!stop_) {
-        const bool lives = reader_->worker_alive();  // before its last words are taken in
+        const bool lives = reader_->worker_alive();  // checked before its last steps are taken in
         const Step last = MOETAP_OFF("H36 a thread that polls") ? seen : reader_->poll();
         if (last != seen || lives != alive) readable_.set();
         seen = last;

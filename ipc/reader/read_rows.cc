@@ -57,7 +57,7 @@ RoutesView view_rows(Reader& reader, const RowPlan& plan, const std::string& hol
     std::ranges::fill(std::span(states).subspan(first, size_of_run), state);
     std::ranges::fill(std::span(rows).subspan(first, size_of_run), nullptr);
   }
-  // Not lent, or nothing that is worth keeping others waiting for.
+  // Not lent, or no row is present that would be worth a lease.
   if (std::ranges::all_of(rows, [](const std::byte* row) { return row == nullptr; })) {
     return RoutesView(read_rows(reader, plan));
   }

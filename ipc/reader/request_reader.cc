@@ -1,5 +1,5 @@
-// The scheduler's end of the device transport with a host cache per request: collects what the
-// worker hands over when a request finishes, until somebody takes it.
+// The scheduler's end of the device transport with a host cache per request: collects the rows that
+// the worker hands over when a request finishes, until they are taken.
 #include <moetap/error.h>
 #include <moetap/read_transport.h>
 
@@ -17,7 +17,7 @@
 namespace moetap {
 namespace {
 
-// Consecutive positions, as one record brought them.
+// Rows of consecutive positions from one record.
 struct Chunk {
   std::int64_t position = 0;
   std::vector<RowState> states;
@@ -33,7 +33,7 @@ struct Collected {
 };
 
 // The requests that were taken last, so that taking one again is an error at once instead of a wait
-// for what can never come. Bounded: nothing may grow with the number of requests.
+// without end. Bounded: nothing may grow with the number of requests.
 class TakenRequests {
  public:
   void add(std::uint64_t request) {
@@ -51,7 +51,7 @@ class TakenRequests {
  private:
   static constexpr std::size_t kKept = 4096;
   std::vector<std::uint64_t> requests_;
-  std::size_t next_ = 0;  // the oldest one's place, when full
+  std::size_t next_ = 0;  // the oldest entry, when full
 };
 
 class RingRequestReader final : public RequestReadTransport {
@@ -153,8 +153,8 @@ void RingRequestReader::add_chunk(const Item& item) {
 void RingRequestReader::complete(const Descriptor& descriptor) {
   const auto found = requests_.find(descriptor.request);
   const std::int64_t came = found == requests_.end() ? 0 : found->second.num_tokens;
-  // The records of one request follow each other, so only the first to end can have begun before
-  // this reader took over; what an earlier one took in of it is missing.
+  // The records of a request are consecutive. So only the first request to end can have begun
+  // before this reader took over; rows that an earlier reader took in are missing.
   const bool cut = std::exchange(may_be_cut_, false) && came < descriptor.num_tokens;
   if ((came != descriptor.num_tokens && !cut) ||
       (found != requests_.end() && found->second.complete)) {

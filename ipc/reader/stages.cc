@@ -16,7 +16,7 @@ namespace {
 
 bool one_step(const StepWindow& window) { return window.first == window.last; }
 
-// How much a stage's state says against the joined row.
+// The rank of a stage's state: the worst one becomes the joined row's.
 int severity(RowState state) {
   switch (state) {
     case RowState::present:
@@ -36,9 +36,9 @@ int severity(RowState state) {
 // The state of a row whose stages were read with the window `used`.
 RowState joined_state(RowState worst, const StepWindow& asked, const StepWindow& used) {
   if (one_step(asked) || worst == RowState::unverified) return worst;
-  // Stale and clobbered would be about the one step that the first stage has, not about the window.
+  // Stale and clobbered would refer to the first stage's step, not to the window.
   if (one_step(used)) return worst == RowState::present ? worst : RowState::missing;
-  // Present everywhere, but nobody can say that it is of one step.
+  // Present everywhere, but not known to be of one step.
   return worst == RowState::present ? RowState::missing : worst;
 }
 
@@ -58,14 +58,15 @@ class StageReader final : public SlotReadTransport {
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override;
 
  private:
-  // Bytes of a stage's row that are neighbours in the whole row too.
+  // Bytes that are contiguous both in a stage's row and in the whole row.
   struct Run {
     std::size_t in_stage;
     std::size_t in_row;
     std::size_t bytes;
   };
   std::vector<Run> runs_of(const ModelShape& stage) const;
-  // `layers`: where those of the stage and of the model begin, and the bytes of one.
+  // `layers`: offsets of the first layer in the stage's row and in the whole row, and bytes per
+  // layer.
   void add_runs(const Run& layers, const ModelShape& stage, std::vector<Run>& runs) const;
   void check_layers() const;
   void check_arrived(std::span<const StepWindow> windows) const;
@@ -77,7 +78,7 @@ class StageReader final : public SlotReadTransport {
   ModelShape model_;
   detail::JoinedReaders stages_;
   std::vector<std::vector<Run>> runs_;  // of each stage
-  // Of the read or put that is going on; they keep the size of the largest.
+  // Buffers of the current read or put; they keep the size of the largest.
   std::vector<std::byte> stage_rows_;
   std::vector<RowState> stage_states_;
   std::vector<StepWindow> windows_;
@@ -146,7 +147,7 @@ void StageReader::check_layers() const {
                   fmt::join(layers, ", "), detail::join_ranges(model_.moe_layers())));
 }
 
-// As each stage would, but before the first of them is read.
+// The check that each stage makes, but before the first stage is read.
 void StageReader::check_arrived(std::span<const StepWindow> windows) const {
   for (const StepWindow& window : windows) {
     const bool open = window.last == StepWindow{}.last;
@@ -158,9 +159,9 @@ void StageReader::check_arrived(std::span<const StepWindow> windows) const {
   }
 }
 
-// Windows of the one step that the first stage has, where more were asked for: whoever has another
-// one does not have the same row. Only of rows that it has present in what was asked for, since it
-// may know of later steps that it has no row of.
+// Narrows windows of several steps to the step of the first stage's row: a stage with another step
+// does not have the same row. Only for rows that the first stage has present in the requested
+// window, since it may know later steps of which it has no row.
 std::span<const StepWindow> StageReader::narrow(std::span<const Slot> slots,
                                                 std::span<const StepWindow> windows) {
   if (std::ranges::all_of(windows, one_step)) return windows;
@@ -177,7 +178,7 @@ std::span<const StepWindow> StageReader::narrow(std::span<const Slot> slots,
   return windows_;
 }
 
-// Into stage_rows_ and stage_states_. The bytes of a row there.
+// Reads into stage_rows_ and stage_states_. Returns the bytes per row there.
 std::size_t StageReader::read_stage(std::size_t s, std::span<const Slot> slots,
                                     std::span<const StepWindow> windows) {
   SlotReadTransport& stage = *stages_.members()[s].reader;
@@ -211,7 +212,7 @@ void StageReader::read(std::span<const Slot> slots, std::span<const StepWindow> 
                              used[used.size() == 1 ? 0 : i]);
     const bool given = states[i] == RowState::present || states[i] == RowState::unverified;
     if (given) {
-      detail::clear_gap(model_, rows.data() + i * row_bytes);  // which no run covers
+      detail::clear_gap(model_, rows.data() + i * row_bytes);  // not covered by any run
     } else {
       std::memset(rows.data() + i * row_bytes, 0xFF, row_bytes);
     }

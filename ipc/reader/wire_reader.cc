@@ -36,8 +36,8 @@ std::optional<Segment> open_if_there(const std::string& name) {
   }
 }
 
-// The layout has no header: its size is all there is to tell it by. One of another size may be a
-// dead worker's, which the next worker replaces, so only a living owner's is an error at once.
+// The layout has no header, so only its size identifies it. A buffer of another size may be a dead
+// worker's, which the next worker replaces. So it is an error at once only if its owner is alive.
 Segment attach_wire(const Endpoint& endpoint) {
   const std::string name = buffer_name(endpoint);
   const std::size_t bytes = wire_bytes(endpoint);
@@ -132,7 +132,7 @@ class WireReader : public SlotReadTransport {
     }
   }
 
-  // The process at the other end need not honour the lock.
+  // The process at the other end may ignore the lock.
   RowState read_row(Slot slot, std::byte* to) {
     private_copy<WireId>({at(slot), rows_.row_ids()}, row_);
     if (rows_.is_missing(row_)) {

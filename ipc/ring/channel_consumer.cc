@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 // How soon a wait notices that the producer died.
 constexpr std::chrono::milliseconds kLivenessPoll{20};
 
-// What no worker of ours says of steps that it dropped, or null.
+// Why dropped steps cannot come from our worker, or null.
 const char* fault_of(const DropRun& run) {
   if (run.first == 0 && run.last == 0) return nullptr;
   if (run.first == 0 || run.first > run.last) return "its first step is not before its last";
@@ -33,7 +33,7 @@ const char* fault_of(const DropRun& run) {
   return nullptr;
 }
 
-// MismatchError for a descriptor that no producer of ours writes.
+// MismatchError for a descriptor that our producer cannot have written.
 void check(const Descriptor& descriptor, const Endpoint& endpoint, const std::string& name) {
   using Kind = Descriptor::Kind;
   const auto require = [&](bool good, const char* field, auto value) {
@@ -67,12 +67,12 @@ struct ChannelConsumer::State {
         segment(attach(ring_name(from), Ring::bytes(from), from, kRingMagic, kRingVersion)),
         ring(segment.bytes(), from) {
     MOETAP_POINT("attach opened");
-    segment.claim_peer();  // before the counter is read: whoever had it has now stopped
+    segment.claim_peer();  // before the counter is read: an earlier consumer has now stopped
     MOETAP_POINT("attach claimed");
     released = ring.control().released.load(std::memory_order_acquire);
     took_over = released != 0;
-    ring.control().lent.write(0, {}, {});  // and what it had lent is not lent any more
-    wake(ring.control().freed);  // nor has a worker been told that sleeps, if it died then
+    ring.control().lent.write(0, {}, {});  // and its leases have ended
+    wake(ring.control().freed);            // and may have died before it woke the worker
   }
 
   [[noreturn]] void throw_overwritten(const char* what) const {
@@ -83,7 +83,7 @@ struct ChannelConsumer::State {
 
   void require_maker() const { maker.require("the ChannelConsumer of ", segment.name()); }
 
-  // Records that wait here.
+  // The number of records that wait.
   std::uint64_t waiting() const {
     return ring.control().committed.load(std::memory_order_acquire) - released;
   }
@@ -92,7 +92,7 @@ struct ChannelConsumer::State {
   Segment segment;
   Ring ring;
   Maker maker;
-  std::uint64_t released = 0;  // own copy, which nobody else can write
+  std::uint64_t released = 0;  // own copy, which no other process can write
   bool took_over = false;
   Descriptor descriptor;
   std::optional<Item> item;
@@ -144,7 +144,7 @@ void ChannelConsumer::release() {
 DropRun ChannelConsumer::dropped() const {
   const State& s = *state_;
   const std::optional<DropNote::Drops> noted = s.ring.control().drops.read();
-  // Of another record than the next: that one tells.
+  // For another record than the next, which has its own.
   if (!noted || noted->after != s.released || s.waiting() != 0) return {};
   if (const char* bad = fault_of(noted->run); bad != nullptr) {
     throw MismatchError(

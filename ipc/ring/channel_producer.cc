@@ -42,8 +42,8 @@ struct ChannelProducer::State {
     MOETAP_POINT("create published");
   }
 
-  // Records that are not free. MismatchError if the consumer's counter is out of bounds: shared
-  // memory is not trusted to say what may be overwritten.
+  // The number of records that are not free. MismatchError if the consumer's counter is out of
+  // bounds: shared memory is not trusted to decide what may be overwritten.
   std::uint64_t taken() const {
     const std::uint64_t released = ring.control().released.load(std::memory_order_acquire);
     const std::uint64_t mine = acquired.load(std::memory_order_relaxed);
@@ -63,11 +63,12 @@ struct ChannelProducer::State {
   Segment segment;
   Ring ring;
   Maker maker;
-  // The producer's own copies, which nobody else can write. Atomic because acquire() and commit()
-  // may be called by two threads.
+  // The producer's own copies, which no other process can write. Atomic because acquire() and
+  // commit() may be called from two threads.
   std::atomic<std::uint64_t> acquired{0};
   std::atomic<std::uint64_t> committed{0};
-  // Before each record, by its place, of acquire()'s thread; and after the last that was acquired.
+  // The drops before each record, by index, and those after the last acquired record. Used by
+  // acquire()'s thread.
   std::vector<DropRun> dropped_before;
   DropRun dropped;
   Step last_dropped = 0;
@@ -149,7 +150,7 @@ DroppedSteps ChannelProducer::dropped() const {
 void ChannelProducer::commit(const Descriptor& descriptor) noexcept {
   State& s = *state_;
   const std::uint64_t number = s.committed.load(std::memory_order_relaxed);
-  // It would hand over, or overwrite, a record that the scheduler may be reading.
+  // Continuing would hand over, or overwrite, a record that the scheduler may be reading.
   if (number >= s.acquired.load(std::memory_order_acquire)) end("commit() without acquire()");
   if (!s.maker.is_this_process()) end("commit() in a forked child of the process that made it");
   Descriptor& to = s.ring.descriptor(number);

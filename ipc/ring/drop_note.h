@@ -1,5 +1,5 @@
-// What a worker that does not wait for a full ring (OnFull::drop) says of the steps that it dropped
-// since it last handed over a record. Those before that are told in the record itself.
+// Tells the reader of steps that the worker dropped at a full ring (OnFull::drop) since it last
+// handed over a record. A record itself tells of those dropped before it.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace moetap {
 class DropNote {
  public:
   struct Drops {
-    std::uint64_t after = 0;  // records that come before them
+    std::uint64_t after = 0;  // number of records that come before them
     DropRun run;
   };
 
   void write(const Drops& drops) noexcept;
-  // Nothing while it is being written. Whatever is in the memory, this ends.
+  // Nothing while it is being written. Terminates whatever the memory contains.
   std::optional<Drops> read() const;
 
  private:

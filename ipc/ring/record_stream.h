@@ -1,5 +1,5 @@
-// The scheduler's end of a ring, as both of its readers use it: records one after the other, with
-// the outcome of every step that went by.
+// The scheduler's end of a ring, for both of its readers: takes in records in order, and records
+// the outcome of every step.
 #pragma once
 
 #include <moetap/endpoint.h>
@@ -23,13 +23,13 @@ class RecordStream {
   const Endpoint& endpoint() const { return endpoint_; }
   const std::string& name() const { return name_; }
   StepOutcomes& outcomes() { return outcomes_; }
-  // From a reader that is gone: what that one took in is not here.
+  // Whether it took over from an earlier reader, whose rows are not here.
   bool took_over() const { return channel_.took_over(); }
 
   bool producer_alive() const { return channel_.producer_alive(); }
 
-  // Passes the oldest record to take_in(item) and frees it; false if there is none. The record
-  // stays if take_in throws. Steps that were dropped have their outcome either way.
+  // Passes the oldest record to take_in(item) and frees it. Returns false if there is none. The
+  // record stays if take_in throws. Outcomes of dropped steps are recorded either way.
   template <class TakeIn>
   bool next(TakeIn&& take_in) {
     const Item* item = look();
@@ -39,11 +39,11 @@ class RecordStream {
     return true;
   }
 
-  // See ChannelConsumer: for take_in(), before it believes anything of its item.
+  // See ChannelConsumer: for take_in(), before it uses any of its item.
   void require_unchanged() const { channel_.require_unchanged(); }
 
   // Takes records in until done(). TimeoutError that says what was waited for, and whether the
-  // worker died: then it comes at once.
+  // worker died; in that case it is thrown at once.
   template <class Done, class TakeIn>
   void until(Done&& done, Milliseconds limit, const std::string& what, TakeIn&& take_in);
 
@@ -66,7 +66,7 @@ class RecordStream {
   [[noreturn]] void throw_unexpected(const Item& item, const char* remedy) const;
 
  private:
-  // The oldest record, or null. What was dropped before it has its outcome then.
+  // The oldest record, or null. Records the outcomes of the steps that were dropped before it.
   const Item* look() {
     const Item* item = channel_.peek();
     outcomes_.dropped(item == nullptr ? channel_.dropped() : item->descriptor.dropped, name_);
@@ -85,7 +85,7 @@ void RecordStream::until(Done&& done, Milliseconds limit, const std::string& wha
                          TakeIn&& take_in) {
   using Clock = std::chrono::steady_clock;
   const auto deadline = deadline_after(limit);
-  // What had arrived by the deadline is taken in: at most a full ring.
+  // Takes in what had arrived by the deadline: at most a full ring.
   for (int late = 0;;) {
     const Item* item = look();
     if (done()) return;

@@ -1,4 +1,4 @@
-// A few words in shared memory that are written and read as one.
+// A few words in shared memory that are written and read atomically as one value.
 #pragma once
 
 #include <array>
@@ -9,17 +9,17 @@
 
 namespace moetap {
 
-// A sequence lock: whoever reads while it is written looks again. One writer at a time; it may die
-// in the middle. The order of its loads and stores is checked in test/model (note).
+// A sequence lock: a read during a write is repeated. One writer at a time, which may die during a
+// write. The order of its loads and stores is checked in test/model (note).
 template <std::size_t kWords>
 class SharedNote {
  public:
   using Words = std::array<std::uint64_t, kWords>;
 
-  // Calls begun() when the note says that it is being written, before any word is.
+  // Calls begun() when the note is marked as being written, before any word is stored.
   template <class Begun>
   void write(const Words& words, Begun&& begun) noexcept {
-    // Odd also after a writer that died in the middle.
+    // Also odd after a writer that died during a write.
     const std::uint64_t writing = version_.load(std::memory_order_relaxed) | 1;
     version_.store(writing, std::memory_order_relaxed);
     begun();
@@ -27,9 +27,9 @@ class SharedNote {
     version_.store(writing + 1, std::memory_order_release);
   }
 
-  // Nothing while it is being written. Whatever is in the memory, this ends.
+  // Nothing while it is being written. Terminates whatever the memory contains.
   std::optional<Words> read() const {
-    constexpr int kTries = 1000;  // a write takes some tens of nanoseconds
+    constexpr int kTries = 1000;  // a write takes tens of nanoseconds
     for (int tries = 0; tries < kTries; ++tries) {
       const std::uint64_t before = version_.load(std::memory_order_acquire);
       Words words;
@@ -40,8 +40,8 @@ class SharedNote {
   }
 
  private:
-  // Every access is one of release or acquire, so that a reader who sees a word of a write also
-  // sees the version that the write began with.
+  // Every access is a release or an acquire, so that a reader that sees a word of a write also sees
+  // the version with which the write began.
   std::atomic<std::uint64_t> version_{0};  // odd: being written
   std::array<std::atomic<std::uint64_t>, kWords> words_{};
 };

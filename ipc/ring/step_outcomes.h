@@ -1,4 +1,4 @@
-// What a reader knows about the steps that reached it.
+// The outcomes of steps that a reader knows.
 #pragma once
 
 #include <moetap/error.h>
@@ -15,7 +15,7 @@
 
 namespace moetap {
 
-// Of steps that failed long ago.
+// The reason given for steps that failed long ago.
 inline constexpr std::string_view kReasonForgotten =
     "why is not known any more, since many steps have failed after it";
 inline constexpr std::string_view kOutcomeForgotten =
@@ -26,28 +26,28 @@ inline constexpr std::string_view kOutcomeForgotten =
 // ascending order.
 class StepOutcomes {
  public:
-  // Failures that are remembered, with their reasons and without. An older step counts as failed,
-  // for all that is known: its rows say whether they are there.
+  // The numbers of failures that are remembered with and without their reasons. An older step
+  // counts as failed, as its outcome is not known any more; its rows' states are still right.
   static constexpr std::size_t kFailures = 64;
   static constexpr std::size_t kFailedSteps = 4096;
-  // Runs of dropped steps that are remembered. Older steps count as failed, too.
+  // The number of runs of dropped steps that are remembered. Older steps count as failed too.
   static constexpr std::size_t kRuns = 1024;
 
   Step last() const { return last_; }
 
-  // MismatchError unless `step` is above the last one, as a worker's always is.
+  // MismatchError unless `step` is greater than the last one, as a worker's always is.
   void require_next(Step step, const std::string& channel) const;
 
   void succeeded(Step step) { last_ = step; }
   void failed(Step step, std::string reason);
 
-  // A run that begins after the last step, or the last run with more steps in it. MismatchError for
-  // any other.
+  // Adds a run that begins after the last step, or extends the last run. MismatchError for any
+  // other.
   void dropped(const DropRun& run, const std::string& channel);
   DroppedSteps dropped() const { return runs_.empty() ? DroppedSteps{} : of_all(); }
   DropRun last_run() const { return runs_.empty() ? DropRun{} : runs_.back(); }
 
-  // StepFailed if that very step did, or was dropped.
+  // StepFailed if this step failed or was dropped.
   void require_success(Step step) const;
 
  private:
@@ -63,7 +63,7 @@ class StepOutcomes {
 
   Step last_ = 0;
   std::array<Failure, kFailures> failures_;
-  std::size_t next_ = 0;  // the oldest failure's place
+  std::size_t next_ = 0;  // index of the oldest failure
   std::deque<Step> failed_steps_;
   std::deque<DropRun> runs_;
   Step forgotten_ = 0;  // the last failed or dropped step that is not remembered

@@ -18,7 +18,7 @@
 namespace moetap {
 namespace {
 
-// The shape in shared memory against ours, also when no ModelShape can be made of it.
+// Compares the shape in shared memory with ours, even if it is not a valid ModelShape.
 void require_shape(const ControlFields& fields, const ModelShape& ours, const std::string& name) {
   std::string theirs;
   std::string difference;

@@ -1,5 +1,5 @@
-// The head of each of our segments: what its creator made it for, so that the other end can refuse
-// to read bytes that mean something else.
+// The head of each of our segments. It says what the creator made the segment for, so that the
+// other end refuses bytes that mean something else.
 #pragma once
 
 #include <moetap/endpoint.h>
@@ -12,9 +12,9 @@
 
 namespace moetap {
 
-// Plain data, so that a reader can take a copy before it looks.
+// Plain data, so that a reader can copy it before it checks it.
 struct ControlFields {
-  std::uint32_t version = 0;  // of the layout of the whole segment
+  std::uint32_t version = 0;  // version of the whole segment's layout
   std::int32_t ring_depth = 0;
   std::int64_t num_slots = 0;
   std::int64_t max_tokens = 0;
@@ -26,10 +26,11 @@ struct ControlFields {
   std::int32_t repeats_experts = 0;  // 0 or 1
   std::int32_t moe_layers[ModelShape::kMaxLayers] = {};
 
-  // ArgumentError if no model has such a shape.
+  // ArgumentError if the shape is not valid.
   ModelShape shape() const;
 
-  // MismatchError, with both, unless the creator's version, shape and sizes are this endpoint's.
+  // MismatchError with both values unless the creator's version, shape and sizes are this
+  // endpoint's.
   void require(const Endpoint& endpoint, const std::string& name,
                std::uint32_t layout_version) const;
 };
@@ -39,12 +40,12 @@ struct ControlHead {
   std::atomic<std::uint64_t> magic{0};  // of the kind of segment; 0: still being made
   ControlFields fields;                 // all set when `magic` is
 
-  // By the creator, after everything else in the segment is ready.
+  // Called by the creator after everything else in the segment is ready.
   void publish(const Endpoint& endpoint, std::uint64_t segment_magic, std::uint32_t layout_version);
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// Opens the segment `name` once a living owner has published its head, of at least `bytes`.
+// Opens the segment `name`, of at least `bytes`, once a living owner has published its head.
 // TimeoutError after endpoint.limit with the name and what was found instead; MismatchError for
 // another magic, version, shape or size.
 Segment attach(const std::string& name, std::size_t bytes, const Endpoint& endpoint,

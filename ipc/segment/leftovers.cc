@@ -41,8 +41,8 @@ std::optional<struct stat> status_of(const std::string& name) {
   return status;
 }
 
-// Closed unless it is this user's plain file. What is not is not even opened. SystemError when out
-// of descriptors: nobody can tell then whose it is.
+// An empty result unless it is this user's plain file; other files are not even opened. SystemError
+// when out of descriptors, as the owner cannot be found out then.
 GuardedDescriptor open_ours(const std::string& name) {
   const auto named = status_of(name);
   if (!named || !ours(*named)) return {};
@@ -59,7 +59,7 @@ GuardedDescriptor open_ours(const std::string& name) {
 SegmentInfo::Kind kind_of(const std::string& name, int fd) {
   if (name.starts_with(kWirePrefix)) return SegmentInfo::Kind::wire;
   // At the start of each control block. Read, not mapped: a segment that shrinks meanwhile must not
-  // be the end of this process.
+  // kill this process.
   std::uint64_t magic = 0;
   if (pread(fd, &magic, sizeof magic, 0) != sizeof magic) return SegmentInfo::Kind::other;
   if (magic == kShmMagic) return SegmentInfo::Kind::shm;
@@ -67,7 +67,7 @@ SegmentInfo::Kind kind_of(const std::string& name, int fd) {
   return SegmentInfo::Kind::other;
 }
 
-// Nothing if it is gone by now.
+// Nothing if it is gone.
 std::optional<SegmentInfo> describe(const std::string& name) {
   SegmentInfo info{.name = name};
   const auto status = status_of(name);
@@ -87,7 +87,7 @@ std::optional<SegmentInfo> describe(const std::string& name) {
   return info;
 }
 
-// With the name of each file of /dev/shm.
+// Calls the function with the name of each file in /dev/shm.
 template <class Use>
 void for_each_name(Use&& use) {
   using std::filesystem::directory_iterator;
@@ -103,7 +103,7 @@ void for_each_name(Use&& use) {
 
 }  // namespace
 
-// shm_open follows no link, and sets close-on-exec.
+// shm_open does not follow links, and sets close-on-exec.
 int open_at_once(const std::string& name) { return shm_open(name.c_str(), O_RDWR | O_NONBLOCK, 0); }
 
 bool same_file(int a, int b) {
@@ -112,7 +112,7 @@ bool same_file(int a, int b) {
   return fstat(a, &of_a) == 0 && fstat(b, &of_b) == 0 && same(of_a, of_b);
 }
 
-// Without a descriptor: out of them, a name would seem to lead elsewhere for ever.
+// Uses no descriptor: with none left, the name would always seem to refer to another file.
 bool leads_to(const std::string& name, int fd) {
   struct stat now {};
   struct stat own {};
@@ -133,8 +133,7 @@ bool reclaim(const std::string& name) {
   if (!name.starts_with(kOurPrefix)) return false;
   const GuardedDescriptor file = open_ours(name);
   if (file.get() < 0) return false;
-  // An empty one too: who has just made it for itself finds that it lost its name, and starts
-  // again.
+  // Empty ones too: a process that has just created it finds its name lost, and starts again.
   if (!try_claim_unnamed(file.get(), Role::owner, name)) return false;
   MOETAP_POINT("reclaim claimed");
   if (!leads_to(name, file.get())) return false;

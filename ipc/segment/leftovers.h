@@ -1,4 +1,4 @@
-// What dead owners left in /dev/shm.
+// Finds and removes segments that dead owners left in /dev/shm.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 namespace moetap {
 
 // Every name of moetap's own layouts begins with this. (A wire-compatible buffer may be a vLLM
-// process's, which claims nothing, so nobody can tell whether it is in use.)
+// process's, which makes no claim, so its use cannot be detected.)
 inline constexpr const char* kOurPrefix = "/moetap_";
 inline constexpr const char* kWirePrefix = "/vllm_routed_experts_buffer_";
 
@@ -17,15 +17,15 @@ int open_at_once(const std::string& name);
 
 bool same_file(int a, int b);
 
-// Whether the name still leads to what `fd` refers to.
+// Whether the name still refers to the file of `fd`.
 bool leads_to(const std::string& name, int fd);
 
-// shm_unlink(3); false if the name is gone already. SystemError if the system refuses.
+// shm_unlink(3). Returns false if the name is already gone. SystemError if the system refuses.
 bool remove_name(const std::string& name);
 
-// reclaim()s every segment of ours: where each start has a new instance name, nobody else ever
-// would. One that the system does not let go of is no reason to end here: whoever wants its name is
-// told, and who calls reclaim().
+// Calls reclaim() for every segment of ours: if each start has a new instance name, no other call
+// would remove them. A segment that the system does not let be removed is skipped; an owner of its
+// name, or a caller of reclaim(), gets the error.
 void remove_leftovers();
 
 }  // namespace moetap

@@ -9,8 +9,8 @@
 namespace moetap {
 namespace {
 
-// Which endpoint of an instance this is. Each begins with a number or a letter of its own, so that
-// no two read alike, whatever the instance's name ends with.
+// Identifies the endpoint within its instance. Each part begins with its own letter or a number, so
+// that no two names are equal, whatever the instance's name ends with.
 std::string share(const Endpoint& endpoint) {
   std::string text = fmt::format("{}", endpoint.dp_rank);
   if (endpoint.stage > 0) text += fmt::format("_s{}", endpoint.stage);
@@ -30,7 +30,7 @@ bool remove_suffix(std::string_view& text, std::string_view suffix) {
   return there;
 }
 
-// Takes "<before><number>" off the end.
+// Removes "<before><number>" from the end.
 std::optional<int> remove_number(std::string_view& text, std::string_view before) {
   const std::size_t at = text.find_last_not_of("0123456789") + 1;
   int number = 0;

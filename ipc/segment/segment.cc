@@ -30,15 +30,15 @@ namespace {
 
 namespace bip = boost::interprocess;
 
-// The sticky bit means nothing to the kernel here, and tells a segment that one of our processes
-// made from one that a vLLM process made.
+// The kernel ignores the sticky bit here. It distinguishes segments that our processes created from
+// those of vLLM.
 constexpr mode_t kMadeByUs = S_ISVTX;
 constexpr mode_t kMode = kMadeByUs | 0600;
 
-// How long a claim may be nobody's. It has no name while another process looks at what it found, or
-// removes it, which takes some microseconds; it has a dead process's while a child that this one
-// was just forking has not come to its fork handler, which may take a busy machine some tens of
-// milliseconds.
+// How long a claim may seem to have no living owner. It is unnamed for some microseconds while
+// another process inspects or removes the segment. It has a dead process's pid until a child that
+// was just being forked reaches its fork handler, which may take tens of milliseconds on a busy
+// machine.
 constexpr std::chrono::seconds kNobodys{1};
 
 void check_name(const std::string& name) {
@@ -114,8 +114,8 @@ void check_ours(const struct stat& status, const std::string& name) {
                                        limit_on_create(error, "/dev/shm")));
 }
 
-// Before it is opened, since that alone would wait for another user's lease, or for the other end
-// of a pipe.
+// Checked before it is opened, since open() would wait for another user's lease, or for a pipe's
+// other end.
 void check_named(const std::string& name) {
   struct stat status {};
   if (lstat(("/dev/shm" + name).c_str(), &status) == 0) check_ours(status, name);
@@ -139,7 +139,7 @@ int open_or_create(const std::string& name) {
   }
 }
 
-// For boost, which makes its mapping from the descriptor.
+// For Boost, which maps from the descriptor.
 struct Mappable {
   int fd;
   bip::mapping_handle_t get_mapping_handle() const { return {fd, false}; }
@@ -186,7 +186,7 @@ void require_room(int fd, const std::string& name, std::size_t bytes) {
   }
 }
 
-// Of this thread, while it lives.
+// For this thread, during its lifetime.
 class NoSignals {
  public:
   NoSignals() {
@@ -202,9 +202,9 @@ class NoSignals {
   sigset_t before_{};
 };
 
-// Sets the size and backs every page of it now, so that no later access can fail for want of room.
-// A signal makes the system give up all of a call's pages again, so that with one every
-// millisecond a large call would never be done: they wait for the end of a piece.
+// Sets the size and backs every page now, so that no later access can fail for lack of space. A
+// signal makes the kernel undo all pages of a call, so with one every millisecond a large call
+// would never finish. So memory is reserved in pieces, and signals wait for the end of a piece.
 void reserve(int fd, const std::string& name, std::size_t bytes) {
   constexpr std::size_t kPiece = std::size_t{64} << 20;  // some tens of milliseconds
   const auto require = [&](int error) {
@@ -213,7 +213,7 @@ void reserve(int fd, const std::string& name, std::size_t bytes) {
   for (std::size_t done = 0; done < bytes; done += kPiece) {
     const NoSignals none;
     const auto size = static_cast<off_t>(std::min(kPiece, bytes - done));
-    // Others take the size for a sign that all of it is there.
+    // Other processes take the size as a sign that all memory is reserved.
     if (fallocate(fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(done), size) == 0) continue;
     if (errno != EOPNOTSUPP) require(errno);
     require(posix_fallocate(fd, 0, static_cast<off_t>(bytes)));
@@ -237,12 +237,12 @@ void reserve(int fd, const std::string& name, std::size_t bytes) {
       name, found, bytes, name));
 }
 
-// With try_claim() or try_claim_unnamed(). OwnedError if a living process has the role.
+// Claims with try_claim() or try_claim_unnamed(). OwnedError if a living process has the role.
 void claim(int fd, Role role, const std::string& name, std::string_view who,
            bool (*try_it)(int, Role, const std::string&)) {
   const auto deadline = std::chrono::steady_clock::now() + kNobodys;
   while (!try_it(fd, role, name)) {
-    const pid_t pid = claimant(fd, role);  // 0: it died in between, or has no name
+    const pid_t pid = claimant(fd, role);  // 0: it died meanwhile, or its claim is unnamed
     const bool lives = pid != 0 && (kill(pid, 0) == 0 || errno != ESRCH);
     if (lives || std::chrono::steady_clock::now() >= deadline) throw_owned(name, who, pid);
     std::this_thread::yield();
@@ -263,9 +263,9 @@ Segment Segment::create_or_adopt(const std::string& name, std::size_t bytes) {
   return own(name, bytes, true, false);
 }
 
-// To own a name is to hold the claim on the very segment that the name leads to. Any number of
-// processes may run this at once: whoever holds the claim on the named one is the only one that may
-// remove or keep it, everyone else starts again or finds a living owner.
+// The owner of a name is the process with the claim to the segment that the name refers to. Any
+// number of processes may run this at once. Only the process with that claim may remove or keep the
+// segment; the others start again or find a living owner.
 Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, bool huge_pages) {
   check_name(name);
   if (bytes == 0) throw ArgumentError(fmt::format("shared memory {} of 0 bytes", name));
@@ -277,7 +277,8 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, boo
     const int fd = segment.fd_;
     MOETAP_POINT("create opened");
     check_ours(status_of(fd, name), name);
-    // Unnamed, so that readers do not take a dead owner's segment for one that this process made.
+    // Unnamed, so that readers do not take a dead owner's segment for one that this process
+    // created.
     claim(fd, Role::owner, name, "owner", try_claim_unnamed);
     if (!leads_to(name, fd)) continue;
     MOETAP_POINT("create claimed");
@@ -286,7 +287,7 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, boo
     segment.unlinks_ = !adopt || found == 0 || (status.st_mode & kMadeByUs) != 0;
     if (found != 0 && !(adopt && found == bytes)) {
       if (!segment.unlinks_) throw_not_made_by_us(name, found, bytes);
-      // A dead owner's. Not used again, since a reader may still have it mapped.
+      // A dead owner's segment. It is not reused, since a reader may still have it mapped.
       MOETAP_POINT("create replaces");
       remove_name(name);
       continue;
@@ -340,8 +341,9 @@ void Segment::open_guarded(int (*open)(const std::string& name)) {
   fd_ = file.release();
 }
 
-// From a description of its own: a mapping keeps its description, and so the locks of that, and a
-// forked child has the mapping too. False if the name leads elsewhere by now.
+// Maps from a separate open file description: a mapping keeps its description, and with it the
+// locks, and a forked child inherits the mapping. Returns false if the name now refers to another
+// segment.
 bool Segment::map() {
   Segment other;
   other.name_ = name_;
@@ -375,8 +377,8 @@ Segment& Segment::operator=(Segment&& other) noexcept {
 }
 
 Segment::~Segment() {
-  // Before the descriptor closes and with it the claim ends: until then nobody else may have made
-  // a new segment of this name.
+  // Before the descriptor closes, which ends the claim: until then no other process can have
+  // created a new segment of this name.
   if (unlinks_ && owns_name()) {
     MOETAP_POINT("close");
     shm_unlink(name_.c_str());
@@ -389,7 +391,7 @@ std::span<std::byte> Segment::bytes() const {
   return {static_cast<std::byte*>(region_.get_address()), region_.get_size()};
 }
 
-// The pid is for a child that was made without the C library's fork.
+// The pid detects a child that was made without the C library's fork().
 bool Segment::is_mine(pid_t role) const {
   return role != 0 && role == getpid() && made_in_ == fork_generation();
 }

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kUnfinished = ".unfinished-";
 
-// Longer than any create() takes: what is older was left by a process that died in it.
+// Longer than any create() takes: an older file was left by a process that died in create().
 constexpr std::time_t kLeftoverSeconds = 600;
 
 OpenFile open_directory(const std::filesystem::path& path) {
@@ -73,8 +73,8 @@ std::vector<std::byte> OpenFile::read(std::size_t most) const {
   return bytes;
 }
 
-// The time that the system would set by itself comes from a coarser clock, which would forget the
-// order of quick uses. A failure only costs that order.
+// The time that the system sets by itself comes from a coarser clock, which would lose the order of
+// uses in quick succession. A failure only loses that order.
 void OpenFile::touch() const {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -108,10 +108,10 @@ std::optional<OpenFile> BlockDirectory::open(const std::string& name,
   return file;
 }
 
-// Not synced to the disk: what a power failure damages, its checksum finds.
+// Not synced to disk: the checksum detects damage by a power failure.
 bool BlockDirectory::create(const std::string& name, std::span<const std::byte> bytes) const {
   require_file_size(bytes.size(), (path_ / name).string());
-  // A name that nobody else has, whichever container or store it is in.
+  // A unique name, across containers and stores.
   std::uint64_t number = 0;
   if (getrandom(&number, sizeof number, 0) != sizeof number) {
     throw SystemError(errno, "no random number for the name of a block file");
@@ -136,7 +136,7 @@ bool BlockDirectory::create(const std::string& name, std::span<const std::byte> 
   if (file.fd() < 0) fail("create");
   if (!write_all(file.fd(), bytes)) fail("write");
   file.touch();
-  // Unlike rename(2) this never takes the name from a file that has it.
+  // Unlike rename(2) this never replaces an existing file.
   const bool linked =
       linkat(directory_.fd(), temporary.c_str(), directory_.fd(), name.c_str(), 0) == 0;
   if (!linked && errno != EEXIST) fail("name");

@@ -1,4 +1,4 @@
-// A directory of block files, as the system sees it.
+// The system calls on a directory of block files.
 #pragma once
 
 #include <sys/stat.h>
@@ -17,8 +17,7 @@
 
 namespace moetap {
 
-// An open file; closes itself, and with it ends the lock that was taken through it, of which forked
-// children have no part.
+// An open file. Closing it ends its lock, which forked children do not share.
 class OpenFile {
  public:
   // open() returns a descriptor, or -1 and sets errno.
@@ -27,9 +26,9 @@ class OpenFile {
 
   int fd() const { return file_.get(); }
 
-  // At most `most` bytes.
+  // Reads at most `most` bytes.
   std::vector<std::byte> read(std::size_t most) const;
-  // It was used now.
+  // Marks the file as used now.
   void touch() const;
 
  private:
@@ -43,18 +42,18 @@ class BlockDirectory {
 
   const std::filesystem::path& path() const { return path_; }
 
-  // Null if there is none, or it is not a plain file of this user's (then `refused` counts up).
+  // Null if there is none, or if it is not a plain file of this user (then `refused` is
+  // incremented).
   std::optional<OpenFile> open(const std::string& name, std::uint64_t& refused) const;
 
-  // Makes the file appear whole under its name; false if there is one of this name.
+  // Makes the complete file appear under its name. Returns false if the name exists.
   bool create(const std::string& name, std::span<const std::byte> bytes) const;
 
-  // Locks the file without waiting: shared by those who hold it, exclusive for who removes it.
-  // False if a lock of the other kind is there, or if this is not, or not any more, the file of the
-  // name.
+  // Locks the file without waiting: shared to hold it, exclusive to remove it. Returns false if
+  // there is a conflicting lock, or if the name does not refer to this file (any more).
   bool lock(const std::string& name, const OpenFile& file, bool exclusive) const;
 
-  // False if someone holds it.
+  // Returns false if any process holds it.
   bool remove(const std::string& name, const OpenFile& file) const;
 
   struct Entry {
@@ -62,7 +61,7 @@ class BlockDirectory {
     std::size_t bytes = 0;
     timespec used{};
   };
-  // Block files, the least recently used first. Removes what processes that died in create() left.
+  // Block files, least recently used first. Removes files left by processes that died in create().
   std::vector<Entry> list() const;
 
  private:

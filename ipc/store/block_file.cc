@@ -90,7 +90,7 @@ BlockFile::Kind BlockFile::check(const BlockKey& key, std::span<const std::byte>
   if (file.size() != bytes(key) || head.crc != crc32c(file.subspan(sizeof head))) {
     return Kind::damaged;
   }
-  // Whole, and so somebody's: of this description, or its name is a lie.
+  // A whole block file. If its description differs, its name is wrong.
   std::vector<std::byte> expected(file.begin(), file.begin() + sizeof head);
   append(expected, description_);
   append_number(expected, key.bytes().size());

@@ -1,6 +1,6 @@
 // The format of a block's file: [magic 8][version 4][CRC-32C of all that follows 4][description]
-// [rows], little-endian. The description says what the rows are of: shape, block size, model version,
-// key.
+// [rows], little-endian. The description says what the rows are of: shape, block size, model
+// version, key.
 #pragma once
 
 #include <moetap/block_store.h>
@@ -27,12 +27,12 @@ class BlockFile {
   void encode(const BlockKey& key, std::span<const std::byte> rows,
               std::vector<std::byte>& file) const;
 
-  // damaged: ours, by its beginning, but not what encode() makes of rows that a store takes.
-  // foreign: anything else.
+  // damaged: begins like our files, but encode() cannot have made it from valid rows. foreign:
+  // anything else.
   enum class Kind { good, damaged, foreign };
   Kind check(const BlockKey& key, std::span<const std::byte> file) const;
 
-  // Of a good one.
+  // The rows of a good file.
   std::span<const std::byte> rows(std::span<const std::byte> file) const {
     return file.last(block_bytes_);
   }

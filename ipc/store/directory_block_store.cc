@@ -35,7 +35,7 @@ class DirectoryBlockStore final : public BlockStore {
     if (!make_room(format_.bytes(key))) return Put::full;
     format_.encode(key, rows, scratch_);
     if (!directory_.create(format_.name(key), scratch_)) {
-      // Someone else's of just now; or what cannot be used, but is held or not ours to remove.
+      // Another process has just put it; or the file is unusable, but held or not ours to remove.
       return load(key) ? Put::present : Put::full;
     }
     room_ -= scratch_.size();
@@ -90,7 +90,7 @@ class DirectoryBlockStore final : public BlockStore {
     std::uint64_t count = 0;
   };
 
-  // The block's file, if it is there and good; `scratch_` has its bytes then.
+  // The block's file, if it exists and is good; `scratch_` then has its bytes.
   std::optional<OpenFile> load(const BlockKey& key) {
     const std::string name = format_.name(key);
     auto file = directory_.open(name, stats_.refused);
@@ -102,12 +102,13 @@ class DirectoryBlockStore final : public BlockStore {
       return file;
     }
     ++stats_.refused;
-    // So that its block can be stored again.
+    // Removes it, so that its block can be stored again.
     if (kind == BlockFile::Kind::damaged) directory_.remove(name, *file);
     return std::nullopt;
   }
 
-  // Others put files too, so it looks again after each eighth of max_bytes that this process put.
+  // Other processes put files too. So it scans again after each eighth of max_bytes that this
+  // process put.
   bool make_room(std::size_t bytes) {
     if (bytes <= room_) return true;
     const std::vector<BlockDirectory::Entry> entries = directory_.list();
@@ -139,7 +140,7 @@ class DirectoryBlockStore final : public BlockStore {
   Maker maker_;  // of the holds
   std::map<std::string, Held> held_;
   std::vector<std::byte> scratch_;
-  std::size_t room_ = 0;  // bytes that may be put before it looks again
+  std::size_t room_ = 0;  // bytes that may be put before the next scan
   Stats stats_;
 };
 

@@ -24,7 +24,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// The holder copies rows meanwhile, which takes microseconds to a few hundred of them.
+// The process with the lock copies rows, which takes up to a few hundred microseconds.
 constexpr microseconds kFirstPause{10};
 constexpr microseconds kLongestPause{250};
 

@@ -26,20 +26,21 @@ struct Guarded {
   std::vector<int> descriptors;
 };
 
-// Never destroyed: a child may be forked at any time.
+// Never destroyed, as a child may be forked at any time.
 Guarded& guarded() {
   static auto* all = new Guarded;
   return *all;
 }
 
-// In the child, before anything else runs: only calls that are safe there.
+// Runs in the child before anything else: only async-signal-safe calls.
 void give_own_description(int fd) {
   char path[32] = "/proc/self/fd/";
   *std::to_chars(path + 14, path + sizeof path - 1, fd).ptr = '\0';
   int own = open(path, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_CLOEXEC);
   if (own < 0) {
-    // No more descriptors, or no /proc. The number stays taken, since its owner will close it, by
-    // what nobody can lock: who cannot have the lock gets an error, and does not go without.
+    // No descriptors left, or no /proc. The owner will close the number later, so it must stay in
+    // use. It gets a file that cannot be locked: then locking fails with an error, and is not
+    // silently skipped.
     close(fd);
     own = open("/", O_PATH | O_CLOEXEC);
   }

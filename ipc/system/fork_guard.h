@@ -1,4 +1,4 @@
-// What a forked child must not have of its parent: the locks, and the part of a maker.
+// Keeps from a forked child what only its parent may have: locks, and the role of a creator.
 #pragma once
 
 #include <concepts>
@@ -9,14 +9,14 @@
 namespace moetap {
 
 // A lock of an open file description lasts until the last copy of its descriptor is closed, and a
-// forked child has copies of all (exec closes them: they are close-on-exec). So that a lock ends
-// with the process that took it, a child gets a description of its own in the place of each guarded
-// descriptor: of the same file, without locks. Of fork(2) in the C library only: who makes
-// processes by other calls has to run exec in them.
+// forked child has copies of all descriptors. (exec closes them: they are close-on-exec.) A lock
+// must end with the process that took it. So each guarded descriptor is replaced in the child by a
+// new description of the same file, without locks. This covers only fork(2) of the C library:
+// processes made by other calls must exec.
 //
-// While a NoForks lives, a fork() of another thread waits, so that it finds a descriptor either not
-// there or guarded. Held for calls that open, close and register, and never for one that waits for
-// a lock. Not recursive.
+// While a NoForks exists, fork() in another thread waits, so that a descriptor is either not open
+// or guarded. Used around calls that open, close and register, never around a wait for a lock. Not
+// recursive.
 class NoForks {
  public:
   NoForks();
@@ -24,25 +24,25 @@ class NoForks {
   NoForks(const NoForks&) = delete;
   NoForks& operator=(const NoForks&) = delete;
 
-  // What was opened under this very NoForks.
+  // Registers a descriptor that was opened under this NoForks.
   void guard(int fd);
-  // What is closed under it. One that is not guarded is none of its business.
+  // Unregisters a descriptor that is closed under it. Ignores one that is not guarded.
   void forget(int fd) noexcept;
 };
 
 void close_guarded(int fd) noexcept;
 
-// Another number in a child than in its parent, and so in whatever the child has of the parent's:
-// pids are no such thing, since a child in a PID namespace of its own may have its parent's. Of
-// fork(2) in the C library, as above.
+// A number that differs between child and parent, and so identifies objects that a child inherited.
+// Pids do not: a child in its own PID namespace may have its parent's pid. Only for fork(2) of the
+// C library, as above.
 std::uint64_t fork_generation() noexcept;
 
-// A member of what only the process that made it may use: a forked child's copy has the same
-// memory at its other end, but none of the locks and counters that keep two writers apart.
+// A member of classes whose objects only their creating process may use. A forked child's copy maps
+// the same shared memory, but lacks the locks and counters that keep two writers apart.
 class Maker {
  public:
   bool is_this_process() const noexcept { return generation_ == fork_generation(); }
-  // StateError in any other. `what` is the object: "the ShmWriter of /moetap_engine_0".
+  // StateError in any other process. `what` names the object: "the ShmWriter of /moetap_engine_0".
   template <class... What>
   void require(const What&... what) const {
     if (!is_this_process()) throw_forked((std::string() + ... + what));
@@ -54,11 +54,11 @@ class Maker {
   std::uint64_t generation_ = fork_generation();
 };
 
-// Owns a descriptor whose locks are this process's alone.
+// Owns a descriptor whose locks belong to this process only.
 class GuardedDescriptor {
  public:
   GuardedDescriptor() = default;
-  // open() returns a descriptor, or -1 and sets errno, which is still so after this.
+  // open() returns a descriptor, or -1 and sets errno, which stays set after this.
   template <std::invocable Open>
   explicit GuardedDescriptor(Open&& open) : GuardedDescriptor() {
     NoForks none;

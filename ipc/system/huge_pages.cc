@@ -19,8 +19,8 @@ namespace {
 
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
 
-// How /dev/shm is mounted, as the kernel lists it: "tmpfs /dev/shm tmpfs rw,huge=advise 0 0". The
-// last of several is the one that is seen.
+// How /dev/shm is mounted, as the kernel lists it: "tmpfs /dev/shm tmpfs rw,huge=advise 0 0". With
+// several, the last one is the visible one.
 std::string mount_options() {
   std::ifstream mounts("/proc/self/mounts");
   std::string options;
@@ -39,8 +39,8 @@ std::size_t huge_page_bytes() {
   return bytes;
 }
 
-// Of the mapping that starts here, as /proc/self/smaps has it: "7f12-7f34 rw-s ..." and then
-// "ShmemPmdMapped:    2048 kB".
+// The bytes in huge pages of the mapping that starts here, from /proc/self/smaps: "7f12-7f34 rw-s
+// ..." and then "ShmemPmdMapped:  2048 kB".
 std::size_t mapped_in_huge_pages(const void* start) {
   const std::string first = fmt::format("{:x}-", reinterpret_cast<std::uintptr_t>(start));
   std::ifstream smaps("/proc/self/smaps");
@@ -88,8 +88,8 @@ void back_with_huge_pages(std::span<std::byte> memory, const std::string& name) 
   if (madvise(memory.data(), memory.size(), MADV_HUGEPAGE) != 0) {
     throw SystemError(errno, fmt::format("cannot have huge pages for shared memory {}", name));
   }
-  // Where there is no room, or the kernel is too old to be asked, the reservation that follows says
-  // so or does it.
+  // If there is no room, the later reservation reports it; if the kernel is too old, the
+  // reservation does the work.
   madvise(memory.data(), memory.size(), kPopulateWrite);
 }
 

@@ -1,5 +1,5 @@
-// What others may be changing meanwhile, copied before it is looked at: what was checked is then
-// what is used.
+// Copies shared memory before it is checked, as other processes may change it: what was checked is
+// then what is used.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace moetap {
 
-// The compiler may not go back to the shared bytes for a value that it has copied from there.
+// The compiler must not read the shared bytes again for a value that it has copied.
 inline void forget_shared() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
 template <class T>

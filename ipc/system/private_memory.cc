@@ -18,7 +18,7 @@ PrivateMemory::PrivateMemory(std::size_t bytes) {
     throw SystemError(error, fmt::format("cannot map {} bytes for the reader's slot buffer{}",
                                          bytes, limit_on_map(error, bytes, Mapped::own)));
   }
-  madvise(data, bytes, MADV_HUGEPAGE);  // a wish: a kernel without huge pages works too
+  madvise(data, bytes, MADV_HUGEPAGE);  // optional: a kernel without huge pages works too
   bytes_ = {static_cast<std::byte*>(data), bytes};
 }
 

@@ -1,4 +1,4 @@
-// Zero-filled memory of this process alone.
+// Zero-filled memory of this process only.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,11 @@
 
 namespace moetap {
 
-// Straight from the kernel, in huge pages where it has them: pages are zeroed when first touched,
-// so that a buffer of a million slots is there at once, and scattered rows miss the TLB rarely.
+// Mapped from the kernel, in huge pages where available. Pages are zeroed at first touch, so a
+// buffer of a million slots is available at once, and scattered rows rarely miss the TLB.
 class PrivateMemory {
  public:
-  // SystemError if the kernel refuses, with the bytes.
+  // SystemError with the bytes if the kernel refuses.
   explicit PrivateMemory(std::size_t bytes);
   ~PrivateMemory();
   PrivateMemory(const PrivateMemory&) = delete;

@@ -43,7 +43,7 @@ std::size_t status_bytes(std::string_view field) {
   return 0;
 }
 
-// What RLIMIT_STACK was when the process started, unless it has changed it.
+// The value of RLIMIT_STACK at the process's start, unless the process changed it.
 std::size_t stack_of_a_thread() {
   pthread_attr_t attributes;
   std::size_t bytes = 0;
@@ -59,8 +59,9 @@ struct Used {
   std::size_t most = 0;
 };
 
-// The first of this process's control groups, from its own up, that may have no more processes and
-// threads than it has; "" if none. /proc/self/cgroup has "0::/a/b", or "8:pids:/a/b" of version 1.
+// The first of this process's control groups, from its own upwards, that has reached its limit of
+// processes and threads; "" if none. /proc/self/cgroup has "0::/a/b", or "8:pids:/a/b" of version
+// 1.
 std::string full_control_group() {
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -71,7 +72,8 @@ std::string full_control_group() {
     if (!controllers.empty() && controllers != "pids") continue;
     const std::filesystem::path root =
         controllers.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/pids";
-    // Inside of a container the path may be the one outside, and its own group be the root.
+    // Inside a container the path may be that of the host, with the container's own group as the
+    // root.
     for (std::filesystem::path group = line.substr(second + 1);; group = group.parent_path()) {
       const std::filesystem::path directory = root / group.relative_path();
       Used tasks;
@@ -130,7 +132,7 @@ std::string limit_on_create(int error, const std::string& directory) {
 }
 
 std::string limit_on_map(int error, std::size_t bytes, Mapped kind) {
-  // Of mlockall(MCL_FUTURE), since nothing here locks memory by itself.
+  // From mlockall(MCL_FUTURE), as nothing here locks memory itself.
   if (error == EAGAIN) {
     return fmt::format(
         ": this process locks what it maps, and {} bytes are more than it may lock, {} "
@@ -140,7 +142,7 @@ std::string limit_on_map(int error, std::size_t bytes, Mapped kind) {
   if (error != ENOMEM) return "";
   std::size_t most_maps = 0;
   std::ifstream("/proc/sys/vm/max_map_count") >> most_maps;
-  // The last ones are wanted by the allocator too, whose maps may have come and gone meanwhile.
+  // The allocator also uses the last mappings, and may have made and removed some meanwhile.
   if (const std::size_t maps = count_maps(); most_maps != 0 && maps + 16 >= most_maps) {
     return fmt::format(
         ": this process has {} mappings, and the system allows {} (vm.max_map_count): raise it "
@@ -170,7 +172,7 @@ std::string limit_on_map(int error, std::size_t bytes, Mapped kind) {
       bytes, value_of("/proc/sys/vm/overcommit_memory"));
 }
 
-// The call says EAGAIN for all of them.
+// The call returns EAGAIN for each of these limits.
 std::string limit_on_thread() {
   const rlim_t space = soft_limit(RLIMIT_AS);
   const std::size_t stack_bytes = stack_of_a_thread();

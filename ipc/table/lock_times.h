@@ -1,4 +1,4 @@
-// How long the lock of a buffer is waited for and held, at most (H24).
+// The longest times that a buffer's lock was waited for and kept (H24).
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace moetap {
 
-// In the control block, where all processes add to it. Nanoseconds.
+// In the control block; all processes update it. Nanoseconds.
 struct LongestTimes {
   struct Side {
     std::atomic<std::uint64_t> wait{0};
@@ -27,7 +27,7 @@ struct LongestTimes {
   }
 };
 
-// Takes a lock with take() and holds it while this lives.
+// Takes a lock with take() and keeps it during this object's lifetime.
 template <class Lock>
 class TimedHold {
  public:

@@ -6,8 +6,8 @@
 
 namespace moetap {
 
-// A reader that does not have the writer's lock finds the run that goes in its new place or in
-// `forgotten_`, at any moment.
+// At any moment a reader without the writer's lock finds the evicted run either in its place or in
+// `forgotten_`.
 void LostSteps::add(Step first, Step last, Step before) {
   const std::uint64_t count = count_.load(std::memory_order_relaxed);
   if (count > 0) {
@@ -28,7 +28,7 @@ void LostSteps::add(Step first, Step last, Step before) {
   MOETAP_POINT("lose counted");
 }
 
-// Whatever is in the memory, this ends.
+// Terminates whatever the memory contains.
 Step LostSteps::last_in(const StepWindow& window) const {
   const std::uint64_t count = count_.load(std::memory_order_acquire);
   if (count == 0 || run(count - 1).last.load(std::memory_order_acquire) < window.first) return 0;

@@ -1,4 +1,4 @@
-// Steps whose rows never came, where nobody knows which slots they wrote.
+// Steps whose rows never arrived, and whose slots are not known.
 #pragma once
 
 #include <moetap/types.h>
@@ -9,22 +9,22 @@
 
 namespace moetap {
 
-// Lies in shared or private memory; zeros are an empty one. One writer. Runs of steps are added in
+// In shared or private memory; zeros are an empty object. One writer. Runs of steps are added in
 // ascending order.
 class LostSteps {
  public:
-  // Runs that are remembered one by one. All steps up to the end of an older one count as lost: no
-  // row before it is taken for one that nothing has overwritten.
+  // The number of runs that are remembered individually. All steps up to the end of an older run
+  // count as lost: rows before it may have been overwritten.
   static constexpr std::size_t kRuns = 1024;
 
-  // The steps from `first` to `last`, which come after `before`, the last step that there was. If
-  // that was lost too, the run that ended with it goes on, and has the steps in between.
+  // Adds the steps from `first` to `last`. `before` is the last step before them. If it was lost
+  // too, its run is extended, and includes the steps in between.
   void add(Step first, Step last, Step before);
 
   bool any() const { return count_.load(std::memory_order_acquire) > 0; }
 
-  // The last lost step that lies in the window, 0 if none does. A row that is older is no row of a
-  // slot's present owner: the lost step may have written that slot.
+  // The last lost step in the window, or 0. An older row must not be taken for the present owner's:
+  // the lost step may have written its slot.
   Step last_in(const StepWindow& window) const;
 
  private:
@@ -34,7 +34,7 @@ class LostSteps {
   };
   const Run& run(std::uint64_t number) const { return runs_[number % kRuns]; }
 
-  std::atomic<std::uint64_t> count_{0};  // of runs, ever
+  std::atomic<std::uint64_t> count_{0};  // runs ever added
   std::atomic<Step> forgotten_{0};       // the end of the last run that is not remembered
   Run runs_[kRuns];                      // number n at n % kRuns
 };

@@ -84,7 +84,7 @@ class NativeSink : public ShmSink {
     const std::uint64_t number = control_->num_failed.load(std::memory_order_relaxed);
     FailedStep& entry = control_->failed[number % ShmControl::kFailures];
     entry.step.store(0, std::memory_order_relaxed);
-    // Whoever dies here leaves no text under the step that it had been written for.
+    // A process that dies here leaves no text under the entry's old step.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     MOETAP_POINT("fail noting");
     const std::size_t length = std::min(reason.size(), sizeof entry.reason - 1);
@@ -98,7 +98,7 @@ class NativeSink : public ShmSink {
     MOETAP_POINT("fail noted");
   }
 
-  // After the lock is free again, so that whoever wakes finds it so.
+  // After the lock is released, so that a woken reader finds it free.
   void announce(Step step) {
     MOETAP_POINT("publish unlocked");
     control_->last_step.store(step, std::memory_order_release);

@@ -14,7 +14,8 @@
 namespace moetap {
 namespace {
 
-// Slots ahead of the copy whose memory is fetched: a few hundred nanoseconds' worth of copying.
+// The number of slots whose memory is prefetched ahead of the copy: a few hundred nanoseconds of
+// copying.
 constexpr std::size_t kAhead = 8;
 constexpr std::size_t kMostAhead = 4096;  // bytes, of a run
 
@@ -23,7 +24,7 @@ std::size_t stamp_bytes(std::int64_t num_slots) {
   return (stamps + sizeof(LostSteps) + 63) / 64 * 64;
 }
 
-// Between a row and its stamp, for a writer that dies in the middle.
+// Orders a row before its stamp, for a writer that dies in between.
 void order_stores() { std::atomic_thread_fence(std::memory_order_release); }
 
 // Fetches a row into the cache, to be written (kWrite) or read.
@@ -114,8 +115,8 @@ void SlotBuffer::put_in(Step step, std::span<const Slot> slots, std::span<const 
   }
 }
 
-// Takes the stamps away; one that was taken already belongs to a slot that comes twice, or is none
-// of ours.
+// Replaces the stamps by kWriting. One that already is kWriting belongs to a slot that comes twice,
+// or was not written by us.
 void SlotBuffer::mark(std::span<const Slot> slots) {
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const Slot slot = decode_slot(slots[i]);
@@ -146,7 +147,7 @@ void SlotBuffer::copy_rows(std::span<const Slot> slots, const std::byte* rows) {
   }
 }
 
-// As mark(), which finds what comes twice.
+// As mark(), which finds slots that come twice.
 bool SlotBuffer::invalidate(std::span<const Slot> slots) {
   const auto exists = [this](Slot slot) { return slot < limits_.num_slots; };
   bool are_all = true;
@@ -182,15 +183,15 @@ RowState SlotBuffer::state_of(Step stamp, StepWindow window) const {
       MOETAP_OFF("H36 rows from before a dropped step") ? Step{0} : lost_->last_in(window);
   window.first = std::max(window.first, lost);
   const RowState state = row_state(stamp == kWriting ? 0 : stamp, window);
-  // Not an earlier owner's, for all that is known.
+  // Not known to be an earlier owner's.
   return state == RowState::stale && lost != 0 ? RowState::missing : state;
 }
 
-// The stamps and states of all rows first, so that the cache misses of the stamps overlap. Returns
-// whether every row is present.
+// Reads the stamps and states of all rows first, so that the cache misses of the stamps overlap.
+// Returns whether every row is present.
 bool SlotBuffer::look_up(std::span<const Slot> slots, std::span<const StepWindow> windows,
                          std::span<RowState> states) const {
-  // Nearly always all are, which takes no branch to find.
+  // Nearly always all are present, which is found without a branch per row.
   const std::size_t stride = windows.size() == 1 ? 0 : 1;
   bool all_present = true;
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -219,7 +220,7 @@ void SlotBuffer::gather(std::span<const Slot> slots, std::span<const StepWindow>
   for (std::size_t i = 0; i < slots.size();) {
     const std::size_t run = run_length(slots.subspan(i));
     if (run >= kAhead && i + run < slots.size()) {
-      // Its beginning; the processor sees for itself that it goes on.
+      // Fetches its beginning; the hardware prefetcher continues.
       prefetch_row<0>(row(slots[i + run]), std::min(kAhead * row_bytes, kMostAhead));
     } else if (i + run + kAhead <= slots.size()) {
       prefetch_row<0>(row(slots[i + run + kAhead - 1]), row_bytes);

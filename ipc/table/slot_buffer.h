@@ -1,4 +1,4 @@
-// Rows by slot, each with the step that wrote it.
+// Rows by slot, each with the stamp of the step that wrote it.
 #pragma once
 
 #include <moetap/types.h>
@@ -14,41 +14,40 @@
 
 namespace moetap {
 
-// A view over memory that someone else owns, shared or private: [stamps: num_slots x uint64][last
+// A view of shared or private memory, which it does not own: [stamps: num_slots x uint64][last
 // step: uint64][LostSteps, padded to 64][rows: num_slots x row_bytes]. Zero-filled memory is an
-// empty buffer.
-// Whoever calls makes sure that nobody else calls meanwhile. Only the constructor allocates. The
-// order of its stores is checked in test/model (stamps).
+// empty buffer. Callers must ensure that there are no concurrent calls. Only the constructor
+// allocates. The order of its stores is checked in test/model (stamps).
 class SlotBuffer {
  public:
   static std::size_t bytes(std::int64_t num_slots, std::size_t row_bytes);
 
-  // max_rows: the most that one scatter() can have, 0 for who only gathers. `memory` is 64-byte
-  // aligned and has bytes() bytes.
+  // max_rows: the maximum for one scatter(), 0 for gathering only. `memory` is 64-byte aligned and
+  // has bytes() bytes.
   SlotBuffer(std::span<std::byte> memory, std::int64_t num_slots, std::size_t row_bytes,
              std::int64_t max_rows);
 
   const SlotLimits& limits() const { return limits_; }
 
-  // rows[i] becomes the row of slots[i], written in `step`; one whose slot is stored as ~slot
-  // becomes missing. RangeError for a slot outside the buffer or too many, ArgumentError for a slot
-  // that comes twice, sizes that do not fit or a step that cannot be a stamp, MismatchError for a
-  // stamp that no writer of ours leaves: nothing has changed then. A process that dies in the
-  // middle leaves rows that are missing, never torn ones.
+  // Stores rows[i] as the row of slots[i], with the stamp `step`. A row whose slot is stored as
+  // ~slot becomes missing. A call that throws has changed nothing. RangeError for a slot outside
+  // the buffer or too many slots. ArgumentError for a slot that comes twice, sizes that do not
+  // match, or a step that cannot be a stamp. MismatchError for a stamp that our writers cannot have
+  // left. A process that dies during the call leaves missing rows, never torn ones.
   void scatter(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
-  // The two halves of scatter(), for who must look at something else in between. After the first
-  // the rows are there, but missing to all readers, and either stamp() or invalidate() must follow.
+  // The two halves of scatter(), for callers that must check something in between. After the first
+  // the rows are stored, but missing for all readers. Either stamp() or invalidate() must follow.
   void copy_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
   void stamp(Step step, std::span<const Slot> slots);
 
-  // The steps from `first` to `last` have no rows, and may have written to any slot. In a window
-  // that includes one of them the rows of the steps before it are missing: they need not be those
-  // that belong there. Does nothing for steps up to last_step(); set_last_step(last) must follow.
+  // Records that the steps from `first` to `last` have no rows, and may have written to any slot.
+  // In a window that includes one of them, rows of earlier steps are missing: they may be outdated.
+  // Does nothing for steps up to last_step(). set_last_step(last) must follow.
   void lose(Step first, Step last);
 
-  // The last step whose outcome is in the buffer, as its writer says behind that step's stamps. It
-  // lies among them: whoever believes the stamps can believe it too. Any thread, without a lock.
+  // The last step whose outcome is in the buffer, stored by the writer after that step's stamps. It
+  // lies next to the stamps, and is as trustworthy as they are. Any thread, without a lock.
   void set_last_step(Step step);
   Step last_step() const;
 
@@ -59,12 +58,12 @@ class SlotBuffer {
   void point_at(std::span<const Slot> slots, std::span<const StepWindow> windows,
                 std::span<const std::byte*> rows, std::span<RowState> states) const;
 
-  // See SlotReadTransport::put, for who has called check_put(). Leaves no mark that a later
-  // scatter() would trip over, since another process than scatter()'s may die in the middle.
+  // See SlotReadTransport::put, for callers that have called check_put(). Leaves no stamp that a
+  // later scatter() would refuse, since a process other than scatter()'s may die during the call.
   void put_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
 
-  // Makes the rows of those of `slots` (also stored as ~slot) that exist missing. Whether each
-  // exists and comes once: else a step has other slots than these, and nobody knows which.
+  // Makes the rows of those `slots` that exist missing (including slots stored as ~slot). Returns
+  // whether each exists and comes once. If not, the step's real slots are not known.
   bool invalidate(std::span<const Slot> slots);
 
   // See SlotReadTransport::read.

@@ -10,7 +10,7 @@
 namespace moetap {
 namespace {
 
-// No early exit: lists are long and bad slots rare.
+// No early exit: lists are long and invalid slots rare.
 template <class Decode>
 void check_range(std::span<const Slot> slots, std::int64_t num_slots, Decode decode) {
   const auto limit = static_cast<std::uint64_t>(num_slots);

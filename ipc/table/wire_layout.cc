@@ -24,7 +24,7 @@ void widen(IdType type, std::span<const std::byte> narrow, WireId* wire) {
   }
 }
 
-// No early exit: the loop is vectorized, and a bad id is rare.
+// No early exit: the loop is vectorised, and invalid ids are rare.
 template <class Id>
 bool narrow_as(std::span<const WireId> wire, std::uint32_t num_experts, std::byte* narrow) {
   auto* ids = reinterpret_cast<Id*>(narrow);

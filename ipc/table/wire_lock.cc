@@ -59,7 +59,7 @@ fs::path temporary_directory() {
 }
 
 GuardedDescriptor open_lock_file(const fs::path& path) {
-  // Without waiting for a lease that another user has on a file of theirs.
+  // Does not wait for another user's lease on their file.
   constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   GuardedDescriptor file([&] { return ::open(path.c_str(), kFlags, 0600); });
   if (file.get() < 0) throw_open_error(path, errno);

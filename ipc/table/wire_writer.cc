@@ -15,8 +15,8 @@
 namespace moetap {
 namespace {
 
-// Either end may be the one that makes the buffer, and a vLLM process owns nothing: under the lock,
-// one of the right size is kept whoever made it, else it is made anew.
+// Either end may create the buffer, and a vLLM process makes no claim. So under the lock a buffer
+// of the right size is kept, whichever process created it; otherwise it is created anew.
 Segment create_or_attach(const Endpoint& endpoint, WireLock& lock) {
   MOETAP_POINT("create lock file");
   const auto held = lock_within(lock, endpoint.limit);
@@ -83,7 +83,7 @@ class WireSink : public ShmSink {
     }
   }
 
-  // The layout has no stamps to mark, so a bit a slot lies here.
+  // The layout has no stamps, so marks are kept here: one bit per slot.
   void check_distinct(std::span<const Slot> slots) {
     std::size_t marked = 0;
     for (; marked < slots.size(); ++marked) {
