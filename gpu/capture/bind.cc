@@ -15,7 +15,7 @@ template <class... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;
 };
-// For compilers that do not make it themselves (clang 14).
+// For compilers that do not deduce it themselves (clang 14).
 template <class... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
@@ -37,7 +37,7 @@ void require_output(const Capturer& capturer, int layer, const std::string& kern
       layer, kernel));
 }
 
-// That nothing of what attach() does can fail.
+// Checks that attach() cannot fail.
 void require_way_out(const Capturer& capturer, const MoeLayer& layer) {
   if (capturer.bound(layer.layer)) {
     throw StateError(fmt::format("layer {} is bound already; bind a model once", layer.layer));
@@ -77,7 +77,7 @@ void require_way_out(const Capturer& capturer, const MoeLayer& layer) {
       layer.router);
 }
 
-// Every layer of the shape once, none other.
+// Each layer of the shape exactly once, and no other.
 void require_all(const ModelShape& shape, std::span<const MoeLayer> layers) {
   if (layers.empty()) {
     throw ArgumentError(fmt::format("no MoE layer to bind; the model has {} ({})",

@@ -60,7 +60,7 @@ void check_requests(const StepInfo& step) {
 
 void check_wanted(const StepInfo& step) {
   if (!step.wanted) return;
-  std::int64_t free = 0;  // the first token that no earlier range can have had
+  std::int64_t free = 0;  // the end of the previous range
   for (const TokenRange range : *step.wanted) {
     if (range.start < free || range.end <= range.start || range.end > step.num_tokens) {
       throw ArgumentError(
@@ -82,7 +82,7 @@ std::unique_ptr<DeviceCache> make_cache(const Transport* transport) {
                   endpoint.part));
 }
 
-// The sum over all ranks, and over those before this one.
+// The sum over all ranks, and over the ranks before this one.
 struct DpTokens {
   std::int64_t total = 0;
   std::int64_t before = 0;
@@ -257,15 +257,15 @@ void Capturer::capture(int model_layer, const TopkIds& topk_ids, Stream& stream)
         "layer {}: capture() outside of a step or graph; begin_step() or begin_graph() first",
         model_layer));
   }
-  const int layer = shape().layer_index(model_layer);  // bound, or nothing could be open
+  const int layer = shape().layer_index(model_layer);  // must be bound, or no step could be open
   check_topk_ids(model_layer, topk_ids);
 
   TopkIds ids = topk_ids;
   std::int64_t first_row = 0;
   if (options_.layout == RankLayout::padded && !MOETAP_OFF("H5 this rank's rows")) {
     first_row = options_.dp_rank * padded_tokens_;
-    // A graph that is replayed for more tokens than it was recorded for must not find the next
-    // rank's rows behind this one's.
+    // A graph that is replayed for more tokens than it was recorded for must not take the next
+    // rank's rows, which come after this rank's.
     ids.rows = first_row + padded_tokens_;
   }
   if (options_.layout == RankLayout::concatenated &&
@@ -332,7 +332,7 @@ void Capturer::deliver(const Slot* slot_mapping, Stream& stream) {
 void Capturer::give_up(const Slot* slot_mapping, Stream& stream) noexcept {
   if (phase_ != Phase::step || MOETAP_OFF("H37 a step that was given up")) return;
   phase_ = Phase::idle;
-  // The reader does not hear of a step that has no rows to be missing.
+  // The reader is not told of a step that has no rows.
   if (!nothing_wanted_) transport_->give_up(Snapshot(*cache_, *wanted_, slot_mapping), stream);
   cache_->abandon_step(stream);
 }

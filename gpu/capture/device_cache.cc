@@ -97,7 +97,7 @@ DeviceCache::DeviceCache(Device& device, const ModelShape& shape, std::int64_t m
       distinct_(shape.repeats_experts() ? Distinct::none : Distinct::first_two),
       writer_(static_cast<std::size_t>(shape.num_layers())),
       copied_(static_cast<std::size_t>(shape.num_layers())) {
-  // Stamps of step 0, "none", and ids that nobody wrote, also for a sink that is taken in a step.
+  // Stamps of step 0 ("none") and unwritten ids, also for a sink that is taken in an open step.
   const std::unique_ptr<Stream> stream = device.make_stream();
   stream->fill(memory_.data(), 0, layout_.routes);
   stream->fill(memory_.data() + layout_.routes, 0xFF, layout_.weights - layout_.routes);
@@ -107,7 +107,7 @@ DeviceCache::DeviceCache(Device& device, const ModelShape& shape, std::int64_t m
 
 DeviceCache::~DeviceCache() = default;
 
-// One that were loaded at its first launch could wait there for work that waits for that launch.
+// A kernel that is loaded at its first launch could wait there for work that waits for this launch.
 void DeviceCache::load_kernels() {
   const auto load = [this]<class... Kernels>() {
     (device_.load(KernelEntryOf<Kernels>::entry), ...);
@@ -178,7 +178,7 @@ void DeviceCache::set_writer(int layer, std::uint8_t writer) {
   writers_changed_ = true;
 }
 
-// In the order of the step's stream: the steps before, which may still be on their way, were not
+// Queued in the order of the step's stream: earlier steps, which may still be in flight, were not
 // cleared for these layers.
 void DeviceCache::tell_writers(Stream& stream) {
   if (!writers_changed_) return;
@@ -275,7 +275,7 @@ void DeviceCache::launch_capture(int layer, const TopkIds& topk_ids, std::int64_
                                 .rows = topk_ids.rows,
                                 .row_stride = topk_ids.row_stride,
                                 .sink = layer_sink(layer, first_row, kAllRows, 0)};
-  // Enough blocks for any step that these rows can serve; one at least, which stamps the layer.
+  // Enough blocks for any step that these rows can serve; at least one, which stamps the layer.
   const std::int64_t rows =
       std::min(topk_ids.rows - std::max<std::int64_t>(first_row, 0), max_tokens_);
   const std::int64_t blocks = std::max<std::int64_t>(1, blocks_for(rows, kernel.kTokens));
@@ -367,7 +367,7 @@ void DeviceCache::abandon_step(Stream& stream) noexcept {
   try {
     end_step(stream);
   } catch (const std::exception&) {
-    // Nothing of the step is waited for then.
+    // No work of the step is waited for then.
   }
 }
 

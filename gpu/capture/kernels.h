@@ -1,5 +1,5 @@
-// The kernels of a step up to its snapshot: begin, capture (one a layer). Both compilers take them;
-// see <moetap/kernel.h> for the rules, and device_cache.cc for the memory they work on.
+// The kernels of a step up to its snapshot: begin, and capture for each layer. Both compilers take
+// them. See <moetap/kernel.h> for the rules, and device_cache.cc for the memory they work on.
 #pragma once
 
 #include <moetap/kernel.h>
@@ -18,7 +18,7 @@ namespace kernels {
 MOETAP_DEVICE inline std::int64_t at_most(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
 #if defined(__CUDA_ARCH__)
-// Eight ids that lie together, for accesses of 16 bytes.
+// Eight adjacent ids, for accesses of 16 bytes.
 template <class T>
 struct alignas(8 * sizeof(T) < 16 ? 8 * sizeof(T) : 16) Eight {
   T ids[8];
@@ -38,7 +38,7 @@ __device__ inline Eight<From> narrow_eight(const From* from, To* to) {
 }
 #endif
 
-// Narrows n ids to 16 bits; false if any was outside [0, num_experts).
+// Narrows n ids to 16 bits. Returns false if any was outside [0, num_experts).
 template <class T>
 MOETAP_DEVICE inline bool narrow_checked(const T* __restrict__ from, std::uint16_t* __restrict__ to,
                                          std::int64_t n, std::uint32_t num_experts) {
@@ -59,7 +59,8 @@ MOETAP_DEVICE inline bool narrow_checked(const T* __restrict__ from, std::uint16
   return bad == 0;
 #else
   std::make_unsigned_t<T> bits = 0;
-  // Of a power of two experts (nearly always), an id is outside if it has a bit of its own.
+  // If num_experts is a power of two (nearly always), an id is outside if it has any higher bit
+  // set.
   if ((num_experts & (num_experts - 1)) == 0) {
     for (std::int64_t i = 0; i < n; ++i) {
       to[i] = static_cast<std::uint16_t>(from[i]);
@@ -67,7 +68,7 @@ MOETAP_DEVICE inline bool narrow_checked(const T* __restrict__ from, std::uint16
     }
     return bits < num_experts;
   }
-  // Else it is compared once it is narrow, which takes half as many instructions.
+  // Otherwise it is compared after narrowing, which takes half as many instructions.
   const auto most = static_cast<std::uint16_t>(num_experts - 1);
   std::uint16_t above = 0;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -82,8 +83,8 @@ MOETAP_DEVICE inline bool narrow_checked(const T* __restrict__ from, std::uint16
 
 }  // namespace kernels
 
-// Opens a step. The values travel in the kernel's arguments: no host memory that the next step
-// could overwrite before this one's copy ran.
+// Opens a step. The values are kernel arguments: host memory could be overwritten by the next step
+// before this step's copy ran.
 struct BeginStepKernel {
   DeviceStep* step;
   DeviceStep value;
@@ -109,12 +110,12 @@ struct CaptureKernel {
     capture(block, RouteWriter(sink), WeightType::none);
   }
 
-  // Tokens [begin, end) that a lane captures: row begin of the cache is `from`'s.
+  // The tokens [begin, end) that a lane captures. Row `begin` of the cache comes from `from`.
   struct Run {
     std::int64_t begin = 0;
     std::int64_t end = 0;
   };
-  // `weights`: the type of those that the caller captures beside the ids, for the same run.
+  // `weights`: the type of the weights that the caller captures beside the ids, in the same run.
   MOETAP_DEVICE Run capture(Block block, const RouteWriter& writer, WeightType weights) const {
     if (block.index == 0 && block.lane == 0) writer.begin(rows, weights);
     if (!writer.covers(rows)) return {};
@@ -123,7 +124,7 @@ struct CaptureKernel {
         MOETAP_OFF("H2 rows of tokens only") && writer.first_row() + writer.num_tokens() < rows
             ? writer.num_tokens() + 1
             : writer.num_tokens();
-    // One contiguous run of rows a lane: a single row each on a GPU, the whole block on a host.
+    // One contiguous run of rows per lane: a single row on a GPU, the whole block on a host.
     const std::int64_t run = (kTokens + block.lanes - 1) / block.lanes;
     const std::int64_t begin = block.index * kTokens + block.lane * run;
     const std::int64_t end =
@@ -135,7 +136,7 @@ struct CaptureKernel {
   }
 
  private:
-  // False if there was anything outside [0, num_experts), or an expert twice in a row.
+  // Returns false for an id outside [0, num_experts), or an expert twice among a token's picks.
   MOETAP_DEVICE bool capture_rows(const T* from, std::int64_t begin, std::int64_t end) const {
     const int top_k = sink.top_k;
     std::uint16_t* to = sink.routes + begin * top_k;
@@ -155,8 +156,8 @@ struct CaptureKernel {
     return good & !may_repeat(from, to, end - begin);
   }
 
-  // Whether any row has an expert twice, or what is none. After they were narrowed, so that they
-  // lie in the cache.
+  // Whether any row has an expert twice, or an invalid id. Run after narrowing, while the rows are
+  // in the processor's cache.
   MOETAP_DEVICE bool may_repeat(const T* from, const std::uint16_t* to, std::int64_t rows) const {
     const int n = kernels::compared(sink.distinct, sink.top_k);
     if (n < 2) return false;
@@ -175,7 +176,7 @@ struct CaptureKernel {
     return any;
   }
 
-  // The rare second look at rows that hold something outside [0, num_experts), or twice.
+  // The rare second pass over rows that have an id outside [0, num_experts), or an expert twice.
   MOETAP_DEVICE void explain(const RouteWriter& writer, const T* from, std::int64_t begin,
                              std::int64_t end) const {
     for (std::int64_t token = begin; token < end; ++token, from += row_stride) {
@@ -188,10 +189,9 @@ struct CaptureKernel {
   }
 };
 
-// Layers whose picks other kernels than ours write into the cache, some or all of them. Their ids
-// are cleared when a step opens and looked at when it is published, so that a pick that nobody
-// wrote is a missing route and never an older step's. A block of either kernel takes kTokens tokens
-// of one layer.
+// Layers whose picks other kernels than ours may write into the cache. Their ids are cleared when a
+// step opens and checked when it is published. So a pick that was not written is a missing route,
+// and never an older step's pick. A block of either kernel takes kTokens tokens of one layer.
 struct ClearedLayers {
   static constexpr std::int64_t kTokens = 256;
   static constexpr std::uint16_t kUnwritten = 0xFFFF;
@@ -199,8 +199,8 @@ struct ClearedLayers {
   enum Writer : std::uint8_t {
     none,    // the capture kernel only
     sink,    // an engine's kernel with a RouteSink, which stamps the layer
-    output,  // someone else's with a RouteOutput, which stamps nothing: if it wrote nothing, the
-             // layer was not captured (H3)
+    output,  // a third-party kernel with a RouteOutput, which stamps nothing: if it wrote no row,
+             // the layer was not captured (H3)
   };
 
   DeviceStep* step;
@@ -243,14 +243,14 @@ struct CheckLayersKernel {
     for (std::int64_t token = first + block.lane; token < end; token += block.lanes) {
       written |= check(layer, token);
     }
-    // Whichever lane comes first or last: all write the same.
+    // In any order of lanes: all write the same value.
     if (written && layers.writer[layer] == ClearedLayers::output) {
       layers.captured[layer] = layers.step->step;
     }
   }
 
  private:
-  // Whether any of the row was written.
+  // Whether any id of the row was written.
   MOETAP_DEVICE bool check(int layer, std::int64_t token) const {
     const std::uint16_t* const ids =
         layers.routes + (layer * layers.max_tokens + token) * layers.top_k;

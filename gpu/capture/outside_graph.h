@@ -1,4 +1,4 @@
-// Calls that cannot be part of a graph.
+// The check for calls that cannot be part of a graph.
 #pragma once
 
 #include <moetap/collective.h>
@@ -8,9 +8,9 @@
 
 namespace moetap {
 
-// StateError that names the call if the stream records a graph, which stays as it is: for calls
-// that would queue something before they come to what no graph can hold, or that no replay may
-// repeat.
+// StateError that names the call if the stream records a graph, which stays unchanged. For calls
+// that would queue work before they reach an operation that a graph cannot contain, or that a
+// replay must not repeat.
 inline void require_outside_graph(Stream& stream, const char* call) {
   if (!records_graph(stream)) return;
   throw StateError(

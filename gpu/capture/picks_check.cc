@@ -14,12 +14,13 @@ std::string type_text(WeightType type) {
   return type <= WeightType::bfloat16 ? name : fmt::format("{} ({})", name, static_cast<int>(type));
 }
 
-// Whether rows that hold `wanted` can be made of weights of type `given`; on the device: becomes().
+// Whether weights of type `given` can become rows' weights of type `wanted`; on the device:
+// becomes().
 bool can_become(WeightType given, WeightType wanted) {
   return given == wanted || (given == WeightType::float32 && wanted == WeightType::bfloat16);
 }
 
-// A GPU that loads from any other address ends its context.
+// A GPU load from an unaligned address destroys the context.
 std::optional<std::string> misaligned(const void* data, std::size_t element, const char* what) {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   if (address % element == 0) return std::nullopt;

@@ -1,4 +1,4 @@
-// What kernels can read of a router's picks.
+// Checks that kernels can read a router's picks.
 #pragma once
 
 #include <moetap/topk_ids.h>
@@ -10,10 +10,9 @@
 
 namespace moetap::detail {
 
-// Why kernels cannot read `rows` rows of these picks for rows of top_k with weights of type
-// `wanted` (the given ones may be float32 where that is bfloat16), or nothing: too few columns, a
-// stride below them, null, an address that a GPU cannot load from, other weights. Allocates only if
-// there is a reason.
+// Why kernels cannot read `rows` rows of these picks, for top_k ids with weights of type `wanted`
+// (given float32 may become bfloat16), or nothing. Reasons: too few columns, a stride below them,
+// null, an address that a GPU cannot load from, other weights. Allocates only if there is a reason.
 std::optional<std::string> why_unreadable(const TopkIds& picks, std::int64_t rows, int top_k,
                                           WeightType wanted);
 

@@ -44,7 +44,7 @@ void launch_router(const RouterOptions& options, const RouterBuffers& buffers, S
   stream.launch(RouterKernel{{}, {buffers, options}}, blocks_for(buffers.num_tokens));
 }
 
-// One block at least, which stamps the layer.
+// At least one block, which stamps the layer.
 void launch_router(const RouterOptions& options, const RouterBuffers& buffers,
                    const RouteSink& sink, Stream& stream) {
   options.validate();

@@ -1,4 +1,4 @@
-// The kernel that makes a step's record of what was captured, one launch for all of it.
+// The kernel that makes a step's record from the captured routes, in one launch.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,25 @@
 
 namespace moetap {
 
-// Stands in a record for a slot that does not exist, so that no reader takes it for a real one or
-// for the complement of one.
+// Replaces a slot that does not exist in a record. Readers take it neither for a real slot nor for
+// the complement of one.
 inline constexpr Slot kBadSlot = std::numeric_limits<Slot>::max();
 
 namespace kernels {
 
-// Whether all of a grid of `blocks` has come here, for what can only be done then: what any lane
-// wrote before is visible. Each lane of each block calls it once. True on a GPU for the lanes of
-// one block, on a host for one lane, which `block` is made to be of. `count` is 0 before and after.
+// Whether all `blocks` of the grid have reached this point; all their earlier writes are then
+// visible. Each lane of each block calls it once. It is true for the lanes of one block on a GPU,
+// and for one lane on a host, where `block` is set to that single lane. `count` is 0 before and
+// after.
 MOETAP_DEVICE inline bool last_to_finish(std::uint32_t& count, Block& block, std::uint32_t blocks) {
 #if defined(__CUDA_ARCH__)
   __shared__ bool last;
-  __syncthreads();  // the block's writes are before its count
+  __syncthreads();  // orders the block's writes before its count
   if (block.lane == 0) {
     __threadfence();
     last = atomicInc(&count, blocks - 1) == blocks - 1;  // which makes it 0 again
-    __threadfence();  // other blocks' writes, which their counts follow, are before what follows
+    __threadfence();  // orders other blocks' writes, which precede their counts, before what
+                      // follows
   }
   __syncthreads();
   return last;
@@ -38,8 +40,8 @@ MOETAP_DEVICE inline bool last_to_finish(std::uint32_t& count, Block& block, std
 #endif
 }
 
-// On a host, fetches n ids that the next block will read: the layers lie too far apart for the
-// processor to see the pattern. Past the end of the cache it does no harm.
+// On a host, prefetches n ids that the next block will read: the layers are too far apart for the
+// hardware prefetcher. Harmless past the end of the cache.
 template <class T>
 MOETAP_DEVICE inline void prefetch([[maybe_unused]] const T* ids, [[maybe_unused]] std::int64_t n) {
 #if !defined(__CUDA_ARCH__)
@@ -60,8 +62,8 @@ MOETAP_DEVICE inline void narrow8(const From* __restrict__ from, To* __restrict_
   for (int i = 0; i < 8; ++i) to[i] = static_cast<To>(from[i]);
 }
 
-// Narrows the rows of one layer, `row_ids` apart in `to`. kTopK is top_k where the compiler may
-// know it, or 0.
+// Narrows the rows of one layer, `row_ids` apart in `to`. kTopK is top_k if known at compile time,
+// otherwise 0.
 template <int kTopK, class From, class To>
 MOETAP_DEVICE inline void narrow_rows(const From* __restrict__ from, To* __restrict__ to,
                                       std::int64_t n, int top_k, std::int64_t row_ids) {
@@ -71,7 +73,7 @@ MOETAP_DEVICE inline void narrow_rows(const From* __restrict__ from, To* __restr
       for (int i = 0; i < top_k; ++i) to[i] = static_cast<To>(from[i]);
       continue;
     }
-    // Eights, the last one overlapping the one before it where top_k is no multiple of 8.
+    // In groups of eight; the last overlaps the previous one if top_k is not a multiple of 8.
     for (int i = 0; i + 8 < top_k; i += 8) narrow8(from + i, to + i);
     narrow8(from + top_k - 8, to + top_k - 8);
   }
@@ -79,12 +81,12 @@ MOETAP_DEVICE inline void narrow_rows(const From* __restrict__ from, To* __restr
 
 }  // namespace kernels
 
-// The head of a record, and what it is made of: what the step's kernels found.
+// The head of a record, and its sources: what the step's kernels found.
 struct RecordHead {
   const std::uint64_t* captured;  // [layer]
   StepReport* report;
   std::uint64_t* record_captured;
-  std::int64_t wanted;  // tokens whose rows the record holds; below 0: the step's
+  std::int64_t wanted;  // tokens whose rows the record has; negative: all of the step's
 
   MOETAP_DEVICE void write(const DeviceStep& step, int num_layers, Block block) const {
     for (int layer = block.lane; layer < num_layers; layer += block.lanes) {
@@ -101,9 +103,9 @@ struct RecordHead {
   }
 };
 
-// Makes a record: transposes the cache to [row][layer][top_k], narrowed, clones the slot mapping,
-// for each token or for those that are wanted, and last of all writes the head. A block takes
-// kTokens: few enough that what it reads and what it writes both stay in a core's cache.
+// Makes a record, for all tokens or the wanted ones: transposes the cache to [row][layer][top_k],
+// narrows it, copies the slot mapping, and finally writes the head. A block takes kTokens tokens:
+// few enough that its reads and writes both stay in a core's cache.
 template <class Id>
 struct SnapshotKernel {
   static constexpr std::int64_t kTokens = 16;
@@ -112,7 +114,7 @@ struct SnapshotKernel {
   const std::uint64_t* missing_step;
   const std::uint16_t* routes;
   const Slot* slot_mapping;
-  const std::uint32_t* tokens;  // [row]: its token, ascending; null: row i is token i's
+  const std::uint32_t* tokens;  // [row]: token of the row, ascending; null: row i is token i's
   Slot* slots;                  // of the record, and its rows
   Id* rows;
   std::int64_t row_stride;  // ids between rows
@@ -121,7 +123,7 @@ struct SnapshotKernel {
   std::int64_t num_slots;
   std::int32_t num_layers;
   std::int32_t top_k;
-  std::uint32_t blocks;  // of this launch: one at least, which writes the head
+  std::uint32_t blocks;  // of this launch: at least one, which writes the head
   RecordHead head;
 
   MOETAP_DEVICE void operator()(Block block) const {
@@ -153,7 +155,7 @@ struct SnapshotKernel {
     }
   }
 
-  // Once everything else is written, the head is: a fault that any block found is in it.
+  // The head is written after everything else, so that it has any block's fault.
   MOETAP_DEVICE void finish(Block block) const {
     if (kernels::last_to_finish(step->finished, block, blocks)) {
       head.write(*step, num_layers, block);
@@ -188,9 +190,9 @@ struct SnapshotKernel {
     }
   }
 
-  // Layers outside, tokens inside: layers lie a power of two apart for most max_tokens, so walking
-  // along them would miss the cache at each step. A lone lane takes all rows, of successive tokens,
-  // in one run.
+  // Layers in the outer loop, tokens in the inner: layers are a power of two apart for most
+  // max_tokens, so an inner loop over them would miss the cache each time. A single lane takes all
+  // rows of successive tokens in one run.
   template <int kTopK, class From, class To>
   MOETAP_DEVICE void transpose(Block block, std::int64_t begin, std::int64_t end, const From* from,
                                To* to, std::int64_t to_stride) const {

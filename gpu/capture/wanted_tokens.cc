@@ -30,7 +30,7 @@ void assign_wanted_spans(const StepInfo& step, std::vector<RequestSpan>& spans) 
   }
   spans.clear();
   auto wanted = step.wanted->begin();
-  TokenRange tokens;  // of the request at hand
+  TokenRange tokens;  // of the current request
   for (const RequestSpan& span : step.requests) {
     tokens = {tokens.end, tokens.end + span.count};
     while (wanted != step.wanted->end() && wanted->start < tokens.end) {

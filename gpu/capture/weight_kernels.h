@@ -1,4 +1,5 @@
-// The kernels of a step whose rows hold weights beside the ids: the same launches, with more to do.
+// The kernels of a step whose rows have weights beside the ids: the same launches with additional
+// work.
 #pragma once
 
 #include <moetap/device_fault.h>
@@ -22,8 +23,8 @@ MOETAP_DEVICE inline To as_weight(From bits) {
   }
 }
 
-// Copies n weights as they are, or rounded where `To` is the narrower type. Whether one of them
-// stands for what was not gathered.
+// Copies n weights, rounded if `To` is the narrower type. Returns whether one of them was not
+// gathered.
 template <class From, class To>
 MOETAP_DEVICE inline bool copy_weights(const From* __restrict__ from, To* __restrict__ to,
                                        std::int64_t n) {
@@ -53,14 +54,14 @@ MOETAP_DEVICE inline bool copy_weights(const From* __restrict__ from, To* __rest
 
 }  // namespace kernels
 
-// A layer's weights beside its ids. Bits, since every value is allowed.
+// A layer's weights beside its ids, as bits, since every value is allowed.
 struct WeightSource {
   const void* data;
   std::int64_t row_stride;
   WeightType type;
   bool gathered;
 
-  // Of tokens [begin, end), whose rows begin at first_row + begin.
+  // Copies the weights of tokens [begin, end), whose rows begin at first_row + begin.
   MOETAP_DEVICE void capture(const RouteSink& sink, std::int64_t first_row, std::int64_t begin,
                              std::int64_t end) const {
     if (type == WeightType::bfloat16) {

@@ -11,7 +11,7 @@
 namespace moetap {
 namespace {
 
-// Against limits of seconds; a look costs some microseconds.
+// Timeouts are seconds; a check costs some microseconds.
 constexpr Milliseconds kPause{5};
 
 }  // namespace
@@ -65,7 +65,7 @@ void CollectiveWatch::look() {
       }
       return;
     }
-  } catch (...) {  // of the device too: then nobody knows whether anything will ever be done
+  } catch (...) {  // also of the device: then the work may never finish
     fail(std::current_exception());
   }
 }

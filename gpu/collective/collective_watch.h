@@ -1,5 +1,5 @@
-// Holds collective operations that a device runs to a time limit: the host that queued them may be
-// blocked behind them itself.
+// Applies a timeout to collective operations that a device runs: the host that queued them may
+// itself be blocked by them.
 #pragma once
 
 #include <moetap/collective.h>
@@ -25,30 +25,30 @@ class CollectiveBackend {
   virtual ~CollectiveBackend() = default;
   // Why it cannot go on, or nothing.
   virtual std::optional<std::string> error() = 0;
-  // Makes everything that it runs end soon, whatever the other ranks do. Once.
+  // Makes all its running operations end soon, whatever the other ranks do. Called once.
   virtual void abort() noexcept = 0;
 };
 
-// A thread that looks every few milliseconds. The first operation that is late, or the first error,
-// ends all of them.
+// A thread that checks every few milliseconds. The first late operation, or the first error, ends
+// all operations.
 class CollectiveWatch {
  public:
   // `who` is in messages: "rank 1 of 4".
   CollectiveWatch(Device& device, CollectiveBackend& backend, Milliseconds limit, std::string who);
-  ~CollectiveWatch();  // does not wait for what is running
+  ~CollectiveWatch();  // does not wait for running operations
   CollectiveWatch(const CollectiveWatch&) = delete;
   CollectiveWatch& operator=(const CollectiveWatch&) = delete;
 
-  // Calls queue() under the lock and watches what it queued on `stream` (nothing if that records a
-  // graph): from when the stream comes to it, it has the limit. Throws as check() before it, and
-  // whatever queue() throws, which is the end too.
+  // Calls queue() under the lock and watches what it queued on `stream` (nothing if the stream
+  // records a graph). The timeout starts when the stream reaches that work. First throws as
+  // check(). An exception of queue() is passed on, and ends all operations too.
   void run(Stream& stream, const std::function<void()>& queue);
 
-  // Watches what was queued on `stream` so far: it has the limit from now, or from the end of what
-  // was watched before.
+  // Watches the work queued on `stream` so far. The timeout starts now, or at the end of the work
+  // watched before, if that is later.
   void until_here(Stream& stream);
 
-  // Throws why everything has ended.
+  // Throws the reason if all operations have been ended.
   void check();
 
  private:

@@ -1,4 +1,4 @@
-// The kernel that makes one rank's part of topk_ids ready to be gathered.
+// The kernel that prepares one rank's part of topk_ids for the gather.
 #pragma once
 
 #include <moetap/kernel.h>
@@ -10,8 +10,8 @@
 
 namespace moetap {
 
-// [rows][top_k] int32, without gaps, from the first top_k columns of any type's rows. A block takes
-// kRows of them. Where there are weights, a row's follow its ids as bits of float32.
+// Writes int32 [rows][top_k] without gaps, from the first top_k columns of rows of any type. A
+// block takes kRows rows. Weights, if any, follow a row's ids as float32 bits.
 template <class T>
 struct PackKernel {
   static constexpr std::int64_t kRows = 64;
@@ -40,12 +40,12 @@ struct PackKernel {
   }
 
  private:
-  // What int32 cannot hold must not come back as some expert's id.
+  // An id that does not fit int32 must not become a valid expert id.
   MOETAP_DEVICE static std::int32_t as_int32(T id) {
     const auto narrow = static_cast<std::int32_t>(id);
     return static_cast<T>(narrow) == id ? narrow : kNoId;
   }
-  // A bfloat16 is the upper half of the float32 of its value.
+  // A bfloat16 is the upper half of the float32 with the same value.
   MOETAP_DEVICE std::int32_t bits(std::int64_t at) const {
     if (weights.type == WeightType::float32)
       return static_cast<const std::int32_t*>(weights.data)[at];

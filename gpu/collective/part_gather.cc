@@ -124,7 +124,7 @@ TopkIds PartGather::gather(const TopkIds& part, std::span<const std::int64_t> pa
   const std::int64_t own = part_tokens[static_cast<std::size_t>(ranks_.rank())];
   const std::int64_t all = std::accumulate(part_tokens.begin(), part_tokens.end(), std::int64_t{0});
   if (own > 0) pack(part, own, stream);
-  // Whatever does not come is no expert's id, and never an older step's.
+  // What does not arrive is an invalid id, and never an older step's.
   stream.fill(whole_.data(), 0x80, bytes_of(all, width_));
   ranks_.gather(part_.as<const std::int32_t>(), whole_.as<std::int32_t>(), counts_, stream);
   TopkIds gathered{.data = whole_.data(),

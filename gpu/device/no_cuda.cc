@@ -1,4 +1,4 @@
-// What a build without CUDA says of GPUs.
+// The GPU functions of a build without CUDA.
 #include <moetap/cuda_device.h>
 #include <moetap/error.h>
 

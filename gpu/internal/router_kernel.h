@@ -1,5 +1,5 @@
-// The kernel behind <moetap/topk_router.h>. A team works on a token: a warp on a GPU, whose lanes
-// share the experts; on a host one lane, which has all of them.
+// The kernel of <moetap/topk_router.h>. A team works on one token: on a GPU a warp, whose lanes
+// share the experts; on a host a single lane with all experts.
 #pragma once
 
 #include <moetap/route_sink.h>
@@ -23,11 +23,11 @@ inline constexpr int kTeam = 32;
 #else
 inline constexpr int kTeam = 1;
 #endif
-inline constexpr int kMine = RouterOptions::kMaxExperts / kTeam;  // experts of a lane, at most
+inline constexpr int kMine = RouterOptions::kMaxExperts / kTeam;  // most experts per lane
 inline constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 struct Pick {
-  float choice;  // score + bias, which picks are made by
+  float choice;  // score + bias, which decides the picks
   float score;
   std::int32_t id;
 };
@@ -43,7 +43,7 @@ __device__ inline T of_lane(T value, int offset) {
 }
 #endif
 
-// Over a team, every lane with the result.
+// Reductions over a team; every lane gets the result.
 MOETAP_DEVICE inline float team_max(float value) {
 #if defined(__CUDA_ARCH__)
   for (int offset = kTeam / 2; offset > 0; offset /= 2)
@@ -98,12 +98,12 @@ MOETAP_DEVICE inline Two team_two(Two two) {
 
 }  // namespace router
 
-// What both forms share. Its size is a kernel argument's: options and pointers, no memory.
+// The common part of both forms: options and pointers only, as it is a kernel argument.
 struct TokenRouter {
   RouterBuffers buffers;
   RouterOptions options;
 
-  // Routes one token; one lane of the team calls on_pick(k, id, weight) with each of its picks.
+  // Routes one token. One lane of the team calls on_pick(k, id, weight) for each pick.
   template <class OnPick>
   MOETAP_DEVICE void route(std::int64_t token, int lane, OnPick&& on_pick) const {
     using router::kMine;
@@ -163,10 +163,10 @@ struct TokenRouter {
         if ((lane + i * kTeam) / size == group) two.add(choice[i]);
       }
       two = team_two(two);
-      // Two of them only where a group has two.
+      // The sum of two only if a group has two experts.
       value[group] = buffers.bias == nullptr || size == 1 ? two.first : two.first + two.second;
     }
-    std::uint32_t kept = 0;  // a bit a group
+    std::uint32_t kept = 0;  // one bit per group
     for (int n = 0; n < options.top_groups; ++n) {
       int best = -1;
       for (int group = 0; group < options.num_groups; ++group) {
@@ -220,7 +220,7 @@ struct RouterGeometry {
   static constexpr int kLanes = 128;
   static constexpr std::int64_t kTokens = 4;
 
-  // Calls route(token, lane of its team) for each token of the block that is this lane's.
+  // Calls route(token, lane in its team) for each token of the block that this lane works on.
   template <class Route>
   MOETAP_DEVICE static void for_tokens(Block block, std::int64_t num_tokens, Route&& route) {
 #if defined(__CUDA_ARCH__)

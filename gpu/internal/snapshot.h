@@ -1,4 +1,4 @@
-// A step that a transport takes out of the device cache.
+// A step that a transport delivers from the device cache.
 #pragma once
 
 #include <moetap/types.h>
@@ -11,7 +11,7 @@
 
 namespace moetap {
 
-// The open step of a Capturer, for as long as the call that it is passed to.
+// The open step of a Capturer. Valid during the call that it is passed to.
 class Snapshot {
  public:
   Snapshot(DeviceCache& cache, const WantedTokens& wanted, const Slot* slot_mapping)
@@ -23,9 +23,9 @@ class Snapshot {
   std::int64_t num_rows() const { return wanted_.count(); }   // of the wanted tokens
   const Slot* slot_mapping() const { return slot_mapping_; }  // device memory, or null
 
-  // Where the list of the wanted tokens lies where not all are: uint32 each.
+  // Where the list of wanted tokens is, if not all are wanted: uint32 each.
   struct TokenList {
-    std::uint32_t* host;  // pinned; may be written again when the snapshot has been taken
+    std::uint32_t* host;  // pinned; may be overwritten once the snapshot was taken
     std::uint32_t* device;
   };
 

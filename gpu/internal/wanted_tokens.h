@@ -1,4 +1,4 @@
-// The tokens of the open step whose rows somebody wants.
+// The tokens of the open step whose rows are wanted.
 #pragma once
 
 #include <moetap/step.h>
@@ -10,7 +10,7 @@
 
 namespace moetap {
 
-// Keeps what StepInfo::wanted says for as long as the step is open. Only the constructor allocates.
+// Keeps StepInfo::wanted while the step is open. Only the constructor allocates.
 class WantedTokens {
  public:
   explicit WantedTokens(std::int64_t max_tokens) {
@@ -19,14 +19,14 @@ class WantedTokens {
 
   void set(const StepInfo& step);
 
-  bool all() const { return all_; }              // every token of the step's is wanted
+  bool all() const { return all_; }              // every token of the step is wanted
   std::int64_t count() const { return count_; }  // of the wanted ones
 
   static std::size_t list_bytes(std::int64_t tokens) {
     return static_cast<std::size_t>(tokens) * sizeof(std::uint32_t);
   }
 
-  // to[i] becomes the i-th wanted token; not of a step that all are wanted of.
+  // Sets to[i] to the i-th wanted token. Not for a step of which all tokens are wanted.
   void list(std::uint32_t* to) const;
 
  private:
@@ -35,7 +35,7 @@ class WantedTokens {
   std::vector<TokenRange> ranges_;
 };
 
-// The parts of step.requests that are wanted: whose the rows of the step's record are, in order.
+// The wanted parts of step.requests, in the order of the rows in the step's record.
 void assign_wanted_spans(const StepInfo& step, std::vector<RequestSpan>& spans);
 
 }  // namespace moetap

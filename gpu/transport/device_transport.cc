@@ -28,8 +28,8 @@ class DeviceTransport final : public Transport {
                   [this](const StepPipeline::Arrival& arrival) { hand_over(arrival); }) {}
 
   void deliver(const Snapshot& step, Stream& stream) override {
-    // So that acquire() waits for the scheduler only: its error would blame it for a device that is
-    // behind, and a device that runs its work inside calls would never get on.
+    // So that acquire() waits only for the scheduler. Otherwise its error would blame the scheduler
+    // for a slow device, and a device that runs its work inside calls would make no progress.
     const auto room = [this] { return pipeline_.in_flight() < depth_; };
     if (on_full_ == OnFull::drop) {
       if (!pipeline_.wait_until(room, Milliseconds(0)) || !ring_.has_room()) {
@@ -46,7 +46,7 @@ class DeviceTransport final : public Transport {
     }
   }
 
-  // The reader needs no slots: it takes no older row for one of a step that was dropped.
+  // The reader needs no slots: it does not take an older row for one of a dropped step.
   void give_up(const Snapshot& step, Stream&) noexcept override {
     if (!MOETAP_OFF("H37 the reader hears of it")) drop(step.step(), 1);
     failures().add(step.step(), kGivenUp);
@@ -81,7 +81,8 @@ class DeviceTransport final : public Transport {
   std::uint64_t depth_;
   ChannelProducer ring_;
   Buffer pinned_;          // the ring's memory
-  StepPipeline pipeline_;  // goes first: its copies into the ring must be done before that unmaps
+  StepPipeline pipeline_;  // destroyed first: its copies into the ring must be done before the ring
+                           // is unmapped
 };
 
 }  // namespace

@@ -11,27 +11,27 @@
 
 namespace moetap {
 
-// Positions that nothing was put at are missing. Memory of a request grows geometrically and is
-// freed with it. One thread at a time.
+// Positions without a put() are missing. A request's memory grows geometrically and is freed with
+// the request. One thread at a time.
 class RequestCache {
  public:
   explicit RequestCache(std::size_t row_bytes) : row_bytes_(row_bytes) {}
 
-  // Rows of positions [position, position + slots.size()), over what was there: after a rejected
-  // speculative token the position is computed again (H17). As in a StepRecord, a row whose slot is
-  // stored as ~slot is missing.
+  // Stores the rows of positions [position, position + slots.size()). They replace earlier rows:
+  // after a rejected speculative token its position is computed again (H17). As in a StepRecord, a
+  // row whose slot is stored as ~slot is missing.
   void put(std::uint64_t request, std::int64_t position, std::span<const std::byte> rows,
            std::span<const Slot> slots);
 
-  // The forward pass over these positions went wrong: whatever was there is missing now.
+  // The forward pass over these positions failed: their rows are missing from now on.
   void lose(std::uint64_t request, std::int64_t position, std::int64_t count);
 
-  // Whether anything was put or lost there, also before clear().
+  // Whether any row was put or lost there, also before clear().
   bool has(std::uint64_t request) const { return requests_.contains(request); }
   void clear(std::uint64_t request);
   void erase(std::uint64_t request) { requests_.erase(request); }
 
-  // From the lowest position that was put; empty for a request that none was put of.
+  // The positions from the lowest one that was put; empty for a request without rows.
   struct Rows {
     std::int64_t position = 0;
     std::span<const RowState> states;
@@ -43,12 +43,12 @@ class RequestCache {
 
  private:
   struct Request {
-    std::int64_t position = 0;  // of the first row: what a prefix hit covers takes no memory
+    std::int64_t position = 0;  // of the first row: a prefix hit takes no memory
     std::vector<RowState> states;
     std::vector<std::byte> rows;
   };
 
-  // The request, with room for these positions, and the index of the first of them.
+  // The request, with room for these positions, and the index of the first one.
   std::pair<Request&, std::size_t> reserve(std::uint64_t request, std::int64_t position,
                                            std::size_t count);
 

@@ -15,8 +15,8 @@
 namespace moetap {
 namespace {
 
-// How soon the thread notices, while the ring is full, that it shall stop. Whoever waits for it has
-// a limit of his own.
+// How soon the thread notices a stop while the ring is full. Callers that wait for it have their
+// own timeout.
 constexpr Milliseconds kStopPoll{50};
 
 Endpoint polled(Endpoint endpoint) {
@@ -25,7 +25,7 @@ Endpoint polled(Endpoint endpoint) {
 }
 
 struct Stopped {};
-struct Full {};  // the ring, and there is nobody who could wait
+struct Full {};  // the ring is full, and no thread could wait
 
 }  // namespace
 
@@ -44,7 +44,7 @@ RequestKeeper::RequestKeeper(const Endpoint& endpoint, int max_steps, Keeping ke
   }
 }
 
-// A step has few tokens of each request, which follow those of the step before.
+// A step has few tokens of each request, which follow those of the previous step.
 void RequestKeeper::add(const RequestSpan& span, std::vector<RequestSpan>& to) {
   for (RequestSpan& other : to) {
     const std::int64_t start = std::min(other.position, span.position);
@@ -82,7 +82,7 @@ void RequestKeeper::drop(std::uint64_t after, Step step, std::span<const Request
     ++drop.steps.total;
     drop.steps.given_up += given_up;
     for (const RequestSpan& span : requests) add(span, drop.lost);
-    // Requests that ended while the step was open need not wait for a step in its place.
+    // Requests that ended while the step was open need not wait for another step.
     for (End& end : ends_) end.after = std::min(end.after, after);
   }
   wake_.notify_one();
@@ -155,12 +155,12 @@ void RequestKeeper::work() {
     while (do_next(lock)) {
     }
   } catch (const Full&) {
-    // What was begun is begun again, which changes nothing.
+    // Interrupted work is repeated from its start, which changes nothing.
   }
 }
 
-// What is worked on stays in its queue until it is done, and only the caller of this takes from
-// there, so it may be used without the lock. False if there is nothing.
+// A task stays in its queue until it is done, and only this function's caller removes tasks. So the
+// task may be used without the lock. Returns false if there is none.
 bool RequestKeeper::do_next(std::unique_lock<std::mutex>& lock) {
   if (drop_is_next()) {
     const Drop drop = std::move(drops_.front());
@@ -209,7 +209,7 @@ void RequestKeeper::keep(const ExpectedStep& step) {
   ring_.commit(step_descriptor(Descriptor::Kind::step_done, step.step, 0, step.fault));
 }
 
-// Never waits, and takes no longer than their number.
+// Never waits; its time is bounded by their number.
 void RequestKeeper::lose(const Drop& drop) {
   const bool keeps = MOETAP_OFF("H36 rows that were kept from before a dropped step");
   for (const RequestSpan& span : drop.lost) {
@@ -223,7 +223,7 @@ void RequestKeeper::carry_out(const End& end) {
     if (!MOETAP_OFF("H10 rows that were kept of the first run")) cache_.clear(end.request);
     return;
   }
-  // Nobody would take the rows of one that never asked, and its end would stay with the reader.
+  // A request that never asked for rows would never be taken, and its end would stay in the reader.
   if (end.how == RequestEnd::finished && cache_.has(end.request)) hand_over(end.request);
   cache_.erase(end.request);
 }

@@ -1,5 +1,5 @@
-// The thread that keeps the worker's rows by request and hands them over at a request's end, so
-// that neither the worker nor the device's callbacks ever wait for the scheduler.
+// The thread that stores the worker's rows by request and hands them over at the request's end. So
+// neither the worker nor the device's callbacks ever wait for the scheduler.
 #pragma once
 
 #include <moetap/endpoint.h>
@@ -21,28 +21,27 @@
 
 namespace moetap {
 
-// Who does the keeping: a thread, or for tests that have one thread only whoever calls work().
+// Where the work runs: in a thread, or in calls of work() for single-threaded tests.
 enum class Keeping { in_a_thread, in_work };
 
-// Takes steps and request ends in the order in which the worker names them: an end sees the rows of
-// every step before it and of none behind it. The ring and the cache belong to its thread.
+// Takes steps and request ends in the order of the worker's calls: an end sees the rows of every
+// step before it and of none after it. The ring and the cache belong to its thread.
 class RequestKeeper {
  public:
   // At most `max_steps` steps are expected and not yet kept.
   RequestKeeper(const Endpoint& endpoint, int max_steps, Keeping keeping);
-  ~RequestKeeper();  // drops what is not handed over
+  ~RequestKeeper();  // drops rows that are not handed over
 
-  // The worker's side. Says whose rows the record to arrive as the number-th (0, 1, 2 …) holds,
-  // before it arrives; may be repeated.
+  // The worker's side. Says, before it arrives, which requests' rows the record with this number
+  // (0, 1, 2 …) has. May be repeated.
   void expect(std::uint64_t number, Step step, std::span<const RequestSpan> requests);
-  // The worker dropped the step, after as many others: whatever was kept at its positions is
-  // missing.
+  // The worker dropped the step after this many others: rows kept at its positions become missing.
   void drop(std::uint64_t after, Step step, std::span<const RequestSpan> requests,
             std::uint64_t given_up);
-  // `after` as many steps, not below what earlier calls named.
+  // `after` this many steps, not below that of earlier calls.
   void end(std::uint64_t request, RequestEnd how, std::uint64_t after);
 
-  // Does what can be done without waiting; nothing if there is a thread for that.
+  // Does the work that needs no waiting; does nothing if there is a thread.
   void work();
 
   // The device's side: the oldest step that has not arrived is in `record` (a StepRecord of
@@ -51,11 +50,11 @@ class RequestKeeper {
 
   // Steps that have been kept and announced to the scheduler.
   std::uint64_t num_kept() const;
-  // Whether `step` is among them, and every request that could be handed over has been.
+  // Whether `step` is among them, and every finished request has been handed over.
   bool caught_up(Step step) const;
-  // Why it is behind, if the scheduler is to blame.
+  // Why it has not finished, if the scheduler is the cause.
   std::string stalled() const;
-  // Whether anything ended the thread; rethrows it.
+  // Rethrows the exception that ended the thread, if any.
   bool is_broken() const;
   void throw_broken() const;
 
@@ -67,11 +66,11 @@ class RequestKeeper {
     std::int64_t num_tokens = 0;
     StepFault fault;
   };
-  // Steps that were dropped one after the other.
+  // Steps that were dropped in succession.
   struct Drop {
     std::uint64_t after;  // this many steps
     DropRun steps;
-    std::vector<RequestSpan> lost;  // of all of them; what is next to each other is one
+    std::vector<RequestSpan> lost;  // of all of them; adjacent ones are merged
   };
   struct End {
     std::uint64_t request;
@@ -98,12 +97,12 @@ class RequestKeeper {
   std::int64_t max_tokens_;
   ChannelProducer ring_;
   RequestCache cache_;
-  std::int64_t handed_over_ = 0;  // rows of the request that is next to end
+  std::int64_t handed_over_ = 0;  // rows of the next request to end
 
-  mutable std::mutex mutex_;  // of all below; held for a few instructions only
+  mutable std::mutex mutex_;  // for all members below; locked for a few instructions only
   std::condition_variable wake_;
   bool stop_ = false;
-  std::vector<ExpectedStep> steps_;  // used in turn: kept <= arrived <= expected <= kept + size
+  std::vector<ExpectedStep> steps_;  // used round-robin: kept <= arrived <= expected <= kept + size
   std::uint64_t num_arrived_ = 0;
   std::uint64_t num_kept_ = 0;
   Step last_kept_ = 0;

@@ -41,7 +41,7 @@ class RequestTransport final : public Transport {
           "must know whose each one is",
           step.step, tokens, step.num_tokens));
     }
-    open_ = !(step.wanted && step.wanted->empty());  // else it is never published
+    open_ = !(step.wanted && step.wanted->empty());  // otherwise it is never published
     assign_wanted_spans(step, requests_);
   }
 
@@ -58,7 +58,7 @@ class RequestTransport final : public Transport {
     open_ = false;
   }
 
-  // Rows are kept by position, so that nobody needs the slots.
+  // Rows are stored by position, so slots are not needed.
   void give_up(const Snapshot& step, Stream&) noexcept override {
     failures().add(step.step(), kGivenUp);
     try {
@@ -76,7 +76,7 @@ class RequestTransport final : public Transport {
 
   void end_request(std::uint64_t request, RequestEnd how) override {
     throw_broken();
-    // One that ends inside an open step has rows in that step too.
+    // A request that ends inside an open step has rows in that step too.
     keeper_.end(request, how, num_published_ + (open_ ? 1 : 0));
     keeper_.work();
   }
@@ -127,13 +127,13 @@ class RequestTransport final : public Transport {
 
   OnFull on_full_;
   DroppedSteps dropped_;
-  std::vector<Buffer> records_;        // pinned; used in turn
-  std::vector<RequestSpan> requests_;  // whose the open step's wanted tokens are
+  std::vector<Buffer> records_;        // pinned; used round-robin
+  std::vector<RequestSpan> requests_;  // requests of the open step's wanted tokens
   std::uint64_t num_published_ = 0;
   bool open_ = false;        // between begin_step() and publish()
-  std::exception_ptr lost_;  // why nobody could be told of a step that was given up
+  std::exception_ptr lost_;  // why a step that was given up could not be reported
   RequestKeeper keeper_;
-  StepPipeline pipeline_;  // goes first: its callbacks use all of the above
+  StepPipeline pipeline_;  // destroyed first: its callbacks use all of the above
 };
 
 }  // namespace

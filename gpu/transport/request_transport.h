@@ -1,4 +1,4 @@
-// The `device` transport's worker end where the worker keeps the rows (HostCache::per_request).
+// The `device` transport's worker end if the worker keeps the rows (HostCache::per_request).
 #pragma once
 
 #include <moetap/device.h>

@@ -50,7 +50,7 @@ class ShmTransport final : public Transport {
     }
     try {
       writer_.publish(step.step(), record.slots, record.rows);
-    } catch (const std::logic_error& refused) {  // what only the writer checks: a slot twice
+    } catch (const std::logic_error& refused) {  // only the writer checks for repeated slots
       fail(step.step(), record, refused.what());
     } catch (const MismatchError& overwritten) {  // by another process; the next step goes on
       fail(step.step(), record, overwritten.what());
@@ -63,12 +63,12 @@ class ShmTransport final : public Transport {
     try {
       if (step.slot_mapping() != nullptr) take_slots(step, stream);
     } catch (const std::exception&) {
-      // The stream takes no work: it records a graph, or the device is broken.
+      // The stream accepts no work: it records a graph, or the device is broken.
     }
     try {
       tell_given_up();
     } catch (const std::exception&) {
-      // Whoever begins the next step is told.
+      // begin() of the next step reports it.
     }
   }
 
@@ -88,7 +88,7 @@ class ShmTransport final : public Transport {
     failures().add(std::exchange(given_up_, 0), kGivenUp);
   }
 
-  // Those of the wanted tokens, on the host.
+  // The slots of the wanted tokens, on the host.
   void take_slots(const Snapshot& step, Stream& stream) {
     require_outside_graph(stream, "give_up()");
     stream.copy(host_.data(), step.slot_mapping(),
@@ -108,9 +108,10 @@ class ShmTransport final : public Transport {
   ShmWriter writer_;
   Buffer staging_;     // a StepRecord on the device
   Buffer host_;        // its copy
-  Buffer list_;        // of the wanted tokens where not all are: deliver() waits until it was read
+  Buffer list_;        // of the wanted tokens, if not all are wanted: deliver() waits until it was
+                       // read
   Buffer tokens_;      // its copy on the device
-  Step given_up_ = 0;  // the step that was, and of which the reader was not told
+  Step given_up_ = 0;  // the previous step, if the reader could not be told of it
   std::vector<Slot> given_up_slots_;
 };
 

@@ -1,5 +1,5 @@
-// Why steps have no rows, and where that waits until the worker asks. Nothing here allocates when a
-// step fails: a device's callback has nobody to tell that memory is short.
+// The reasons why steps have no rows, kept until the worker takes them. Nothing here allocates when
+// a step fails: a device's callback could not report that memory is short.
 #pragma once
 
 #include <moetap/error.h>
@@ -18,7 +18,7 @@ namespace moetap {
 inline constexpr std::string_view kGivenUp =
     "the worker gave it up before it was published, as when its forward pass threw";
 
-// Text in memory of its own; none for a step that is all right.
+// A text in its own fixed memory; empty for a step without a fault.
 class StepFault {
  public:
   StepFault() = default;
@@ -32,7 +32,7 @@ class StepFault {
   std::size_t size_ = 0;
 };
 
-// As fault_of(), for callers that may not throw.
+// As fault_of(), for callers that must not throw.
 StepFault checked_fault(const StepRecordView& record, const ModelShape& shape, Step step,
                         std::int64_t num_slots) noexcept;
 
@@ -40,7 +40,7 @@ StepFault checked_fault(const StepRecordView& record, const ModelShape& shape, S
 class StepFailures {
  public:
   void add(Step step, std::string_view reason) noexcept;
-  std::vector<StepFailed> take();  // the latest kKept since the last call, as they were found
+  std::vector<StepFailed> take();  // the latest kKept failures since the last call, in order
   std::uint64_t count() const;     // ever
 
  private:

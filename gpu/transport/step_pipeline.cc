@@ -59,7 +59,7 @@ void StepPipeline::publish(const Snapshot& step, std::byte* record, Stream& stre
 }
 
 void StepPipeline::arrive(void* in_flight) noexcept {
-  // A copy: once the sink has let go of the record, the next publish() may reuse the original.
+  // A copy: once the sink has released the record, the next publish() may reuse the original.
   const InFlight arrived = *static_cast<const InFlight*>(in_flight);
   StepPipeline& self = *arrived.pipeline;
   const StepRecordView record(self.shape_, arrived.num_tokens, {arrived.record, arrived.bytes});

@@ -1,5 +1,5 @@
-// The device half of the `device` transport: a step's rows from the cache to host memory without
-// anyone waiting.
+// The device half of the `device` transport: moves a step's rows from the cache to host memory
+// without blocking any thread.
 #pragma once
 
 #include <moetap/device.h>
@@ -24,9 +24,9 @@ namespace moetap {
 //   call
 //
 // for each staging buffer in turn: the copy never sees half a snapshot, the next snapshot into the
-// buffer never overwrites what is still being copied (H15). The list is of the wanted tokens, where
-// not all are: it lies in host memory of the record's, which the host writes again only when the
-// record was given to `sink`, and so long after the device has read the list (H14).
+// buffer never overwrites what is still being copied (H15). The list has the wanted tokens, if not
+// all are wanted. It is in the record's host memory. The host overwrites it only after the record
+// was given to `sink`, and so after the device has read the list (H14).
 class StepPipeline {
  public:
   // A step whose record has arrived in host memory.
@@ -34,29 +34,30 @@ class StepPipeline {
     Step step = 0;
     std::int64_t num_tokens = 0;  // whose rows are in the record
     std::byte* record = nullptr;
-    const StepFault& fault;  // why it may not be published
+    const StepFault& fault;  // why it must not be published
   };
-  // Called in the order of the steps on a thread of the device's; must not throw nor use the
-  // device.
+  // Called in step order on one of the device's threads; must not throw nor use the device.
   using Sink = std::function<void(const Arrival&)>;
 
-  // At most `max_in_flight` steps are published and not yet given to `sink`.
+  // At most `max_in_flight` steps can be published and not yet given to `sink`.
   StepPipeline(Device& device, const Endpoint& endpoint, int staging_depth, int max_in_flight,
                StepFailures& failures, Sink sink);
   StepPipeline(const StepPipeline&) = delete;
   StepPipeline& operator=(const StepPipeline&) = delete;
 
-  // Queues the step's way into `record`, pinned host memory of a StepRecord. Never waits.
+  // Queues the transfer of the step into `record`, pinned host memory for a StepRecord. Never
+  // waits.
   void publish(const Snapshot& step, std::byte* record, Stream& stream);
 
   Step published() const { return published_step_; }  // the last
-  // The last step that sink() has returned from, and how many published ones it has not.
+  // The last step for which sink() has returned, and the number of published steps for which it has
+  // not.
   Step arrived() const { return arrived_.load(std::memory_order_acquire); }
   std::uint64_t in_flight() const {
     return num_published_ - num_arrived_.load(std::memory_order_acquire);
   }
 
-  // Polls ready() until it is true, or the limit ran out (false).
+  // Polls ready() until it is true, or until the timeout (false).
   template <class Ready>
   bool wait_until(Ready&& ready, Milliseconds limit);
 
@@ -64,8 +65,8 @@ class StepPipeline {
   struct Staging {
     Buffer record;
     Buffer tokens;                  // uint32: those that are wanted
-    std::unique_ptr<Event> taken;   // the snapshot is in it
-    std::unique_ptr<Event> copied;  // and has left it
+    std::unique_ptr<Event> taken;   // recorded when the snapshot is in it
+    std::unique_ptr<Event> copied;  // recorded when it was copied out
   };
   struct InFlight {
     StepPipeline* pipeline = nullptr;
@@ -91,7 +92,8 @@ class StepPipeline {
   std::atomic<Step> arrived_{0};
   std::atomic<std::uint64_t> num_arrived_{0};
 
-  // Goes first, when everything has arrived: a stream's end waits for its work, and throws nothing.
+  // Destroyed first, when everything has arrived: a stream's destructor waits for its work, and
+  // does not throw.
   std::unique_ptr<Stream> copies_;
 };
 
@@ -102,7 +104,7 @@ bool StepPipeline::wait_until(Ready&& ready, Milliseconds limit) {
   const auto deadline = deadline_after(limit);
   const auto spin = Clock::now() + kSpin;
   for (;;) {
-    // A device may run its work inside calls like this one, so asking is what brings it on.
+    // A device may run its work inside calls like this one, so polling makes progress.
     copies_->idle();
     if (ready()) return true;
     const auto now = Clock::now();

@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTag = 0;  // the communicator is nobody else's
+constexpr int kTag = 0;  // the communicator has no other user
 
 std::string error_text(int error) {
   char text[MPI_MAX_ERROR_STRING];
@@ -41,7 +41,7 @@ void keep_for_ever(std::unique_ptr<T> memory) {
   kept->push_back(std::move(memory));
 }
 
-// Short pauses at first: parts that come from the same machine take microseconds.
+// Short pauses at first: parts from the same machine take microseconds.
 void pause(Clock::duration waited) {
   using namespace std::chrono_literals;
   if (waited < 50us) {
@@ -113,7 +113,7 @@ void Exchange::start(const std::int32_t* from) {
   }
 }
 
-// Whether everything is done. A part is checked the moment it is there.
+// Whether everything is done. A part is checked as soon as it has arrived.
 bool Exchange::test_some() {
   int count = 0;
   const int error = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,

@@ -13,7 +13,7 @@
 
 namespace moetap::mpi {
 
-// What goes ahead of a rank's elements, so that ranks that do not agree find out.
+// The header that precedes a rank's elements, so that ranks whose counts differ notice.
 struct PartHead {
   std::int64_t offset;  // of the part in the whole, in elements
   std::int64_t total;
@@ -23,14 +23,14 @@ class Exchange {
  public:
   // `call` numbers it in messages.
   Exchange(MPI_Comm ranks, std::uint64_t call, std::span<const std::int64_t> counts);
-  // Ends what is still going on. Its memory may be MPI's for ever: a send to a rank that is gone
-  // cannot be taken back.
+  // Cancels what is still running. MPI may use the memory for ever: a send to a dead rank cannot be
+  // cancelled.
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  // Fills `to` when every part is there; untouched otherwise. TimeoutError, MismatchError,
-  // CollectiveError.
+  // Fills `to` when every part has arrived; otherwise leaves it unchanged. TimeoutError,
+  // MismatchError, CollectiveError.
   void run(const std::int32_t* from, std::int32_t* to, Milliseconds limit);
 
  private:

@@ -27,7 +27,7 @@ class MpiCollective final : public Collective {
   int rank() const override { return rank_; }
   void gather(const std::int32_t* from, std::int32_t* to, std::span<const std::int64_t> counts,
               Stream& stream) override;
-  void launched(Stream&) override { check(); }  // no graph holds a gather of this kind
+  void launched(Stream&) override { check(); }  // a graph cannot contain this kind of gather
   void check() override;
 
  private:
@@ -53,7 +53,7 @@ class MpiCollective final : public Collective {
 };
 
 void MpiCollective::check_counts(std::span<const std::int64_t> counts) const {
-  // What MPI counts in: bytes, as an int.
+  // MPI's counts: bytes, as an int.
   constexpr std::int64_t kMost = (std::numeric_limits<int>::max() - 64) / 4;
   if (counts.size() != static_cast<std::size_t>(size_)) {
     throw ArgumentError(fmt::format("{} counts for {} ranks", counts.size(), size_));
@@ -77,7 +77,7 @@ void MpiCollective::gather(const std::int32_t* from, std::int32_t* to,
   auto call = std::make_unique<Call>(
       Call{this, calls_ + 1, from, to, std::vector(counts.begin(), counts.end())});
   stream.call(&MpiCollective::run, call.get());
-  (void)call.release();  // run() has it
+  (void)call.release();  // run() uses it
   ++calls_;
 }
 

@@ -35,14 +35,14 @@ void check_nccl(ncclResult_t result, const char* call, ncclComm_t comm) {
   throw CollectiveError(fmt::format("{} failed: {}", call, text_of(result, comm)));
 }
 
-// A communicator, and what it is doing for ranks that may never come.
+// A communicator, and its operations with ranks that may never arrive.
 class Communicator final : public CollectiveBackend {
  public:
   Communicator(ncclComm_t comm, int gpu, bool owned, Milliseconds limit)
       : comm_(comm), gpu_(gpu), owned_(owned), limit_(limit) {}
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
-  // Not ncclCommDestroy, which waits for the other ranks.
+  // Not ncclCommDestroy, which would wait for the other ranks.
   ~Communicator() override {
     if (!owned_ || comm_ == nullptr) return;
     const cuda::Scope scope(gpu_, std::nothrow);
@@ -52,7 +52,7 @@ class Communicator final : public CollectiveBackend {
   ncclComm_t get() const { return comm_; }
   int gpu() const { return gpu_; }
 
-  // The end of a call that may go on in the background.
+  // Waits for a call that may continue in the background.
   void settle(ncclResult_t result, const char* call) {
     const auto deadline = Clock::now() + limit_;
     while (result == ncclInProgress) {
@@ -153,7 +153,8 @@ void NcclCollective::queue(const std::int32_t* from, std::int32_t* to,
     if (count > 0) result = ncclBroadcast(from, to, count, ncclInt32, root, comm_->get(), stream);
     to += count;
   }
-  const ncclResult_t ended = ncclGroupEnd();  // whatever went before, or the thread stays in it
+  const ncclResult_t ended = ncclGroupEnd();  // whatever happened before, or the thread would stay
+                                              // in it
   if (result != ncclSuccess && result != ncclInProgress)
     check_nccl(result, "ncclBroadcast", comm_->get());
   comm_->settle(ended, "ncclGroupEnd");

@@ -14,8 +14,8 @@ namespace moetap {
 namespace cuda {
 namespace {
 
-// A function of the driver's, found by the runtime: a link to the driver's library would keep
-// programs from starting where there is none. Null if the driver has no such function.
+// A driver function, looked up by the runtime: programs that link the driver's library would not
+// start without it. Null if the driver does not have the function.
 template <class Function>
 Function find(const char* name, unsigned version) noexcept {
   void* found = nullptr;
@@ -46,10 +46,10 @@ const Driver& driver() noexcept {
   return driver;
 }
 
-// The numbers of the runtime's errors are the driver's.
+// The runtime's error numbers are the driver's.
 cudaError_t runtime_error(CUresult result) { return static_cast<cudaError_t>(result); }
 
-// The primary context of a GPU, retained as long as the process lives, as the runtime does.
+// A GPU's primary context, retained for the life of the process, as the runtime does.
 cudaError_t primary_context(int device, CUcontext& context) noexcept {
   static std::array<std::atomic<CUcontext>, 128> retained;
   const auto index = static_cast<std::size_t>(device);
@@ -66,7 +66,7 @@ cudaError_t primary_context(int device, CUcontext& context) noexcept {
 }  // namespace
 
 void fail(const std::string& call, cudaError_t error) {
-  (void)cudaGetLastError();  // said here, so not to be found again by a later call
+  (void)cudaGetLastError();  // reported here, so a later call must not find it again
   throw DeviceError(
       static_cast<int>(error),
       fmt::format("{}: {} ({})", call, cudaGetErrorName(error), cudaGetErrorString(error)));

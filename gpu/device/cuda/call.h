@@ -1,4 +1,4 @@
-// Calls of the CUDA runtime: checked, on a selected GPU; and owners of what they make.
+// Checked CUDA runtime calls on a selected GPU, and owners of the handles that they create.
 #pragma once
 
 #include <cuda.h>
@@ -10,7 +10,7 @@
 
 namespace moetap::cuda {
 
-// Throws a DeviceError with the call, and its error's name and text.
+// Throws a DeviceError with the call and the error's name and text.
 [[noreturn]] void fail(const std::string& call, cudaError_t error);
 
 inline void check(cudaError_t error, const char* call) {
@@ -19,18 +19,18 @@ inline void check(cudaError_t error, const char* call) {
 
 #define MOETAP_CUDA(function, ...) ::moetap::cuda::check(function(__VA_ARGS__), #function)
 
-// Selects a GPU for the calling thread, and lets it make any call while another stream of the
-// process records a graph (ours never touch that stream); restores both.
+// Selects a GPU for the calling thread, and allows any call while another stream of the process
+// records a graph (ours never touch that stream). Restores both.
 //
-// What is selected is the driver's current context, and not cudaSetDevice's number: to put that
-// back on a thread that never chose a GPU would make a context on GPU 0, and lose an engine's own
+// This selects the driver's current context, not cudaSetDevice's number. Restoring that number on a
+// thread that never chose a GPU would create a context on GPU 0. It would also lose an engine's own
 // context that is not the primary one.
 class Scope {
  public:
   explicit Scope(int device) : Scope(device, std::nothrow) {
     check(error_, "selecting the GPU's primary context");
   }
-  // For destructors, which have nobody to tell.
+  // For destructors, which cannot report errors.
   Scope(int device, std::nothrow_t) noexcept;
   ~Scope();
   Scope(const Scope&) = delete;
@@ -43,8 +43,8 @@ class Scope {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// Owns a handle of a GPU's. What its destructor cannot do (a broken or ended context) an earlier
-// call has reported.
+// Owns a CUDA handle. If its destructor fails (a broken or destroyed context), an earlier call has
+// reported it.
 template <class Handle, cudaError_t (*destroy)(Handle)>
 class Owner {
  public:
@@ -63,7 +63,7 @@ class Owner {
   }
 
   Handle get() const { return handle_; }
-  Handle* out() { return &handle_; }  // for the call that makes it
+  Handle* out() { return &handle_; }  // for the call that creates it
 
  private:
   int device_;

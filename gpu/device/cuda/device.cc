@@ -70,7 +70,7 @@ class CudaDevice final : public Device {
          error);
   }
 
-  // Nobody to tell of an error here: a context that is broken or gone has told others.
+  // Errors cannot be reported here: a broken or destroyed context was reported by earlier calls.
   template <cudaError_t (*free)(void*)>
   static void release(Device& device, void* data, std::size_t) {
     const auto& self = static_cast<CudaDevice&>(device);
@@ -83,7 +83,7 @@ class CudaDevice final : public Device {
   StreamList streams_;
 };
 
-// How many GPUs there are; 0 with the reason.
+// The number of GPUs; 0 with the reason.
 int count_devices(std::string& reason) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);

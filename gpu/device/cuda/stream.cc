@@ -61,7 +61,7 @@ void CudaStream::launch(const KernelCall& call) {
                                     call.blocks(), kMaxBlocks));
   }
   require_cuda(call.entry());
-  if (call.blocks() == 0) return;  // to CUDA an error
+  if (call.blocks() == 0) return;  // an error in CUDA
   const Scope scope(device_);
   require_takes_work();
   call.entry().cuda(call.arguments(), call.blocks(), stream_);
@@ -78,7 +78,7 @@ void CudaStream::launch(const Graph& graph) {
   MOETAP_CUDA(cudaGraphLaunch, own_graph->executable(), stream_);
 }
 
-// Becomes the next node of the graph that this stream is recording.
+// Adds the next node to the graph that this stream records.
 void CudaStream::embed(cudaGraph_t graph) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaGraph_t into = nullptr;
@@ -164,8 +164,8 @@ bool CudaStream::capturing() const {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// The legacy default stream waits for all streams that do not say otherwise, and so for one that
-// records. To ask for its state does no harm, to queue work on it ends the recording:
+// The legacy default stream waits for all blocking streams, including one that records. Querying
+// its state is harmless, but queueing work on it invalidates the recording:
 // https://docs.nvidia.com/cuda/cuda-c-programming-guide/#prohibited-and-unhandled-operations
 void CudaStream::require_takes_work() const {
   if (stream_ == nullptr || stream_ == cudaStreamLegacy) (void)capturing();
@@ -196,7 +196,7 @@ void StreamList::remove(cudaStream_t stream) {
   std::erase(streams_, stream);
 }
 
-// One that is recording has nothing to wait for, and asking it would spoil its graph.
+// A recording stream has nothing to wait for, and querying it would invalidate its graph.
 void StreamList::synchronize() const {
   const std::lock_guard lock(mutex_);
   for (const cudaStream_t stream : streams_) {
@@ -220,7 +220,7 @@ OwnCudaStream::~OwnCudaStream() {
   const Scope scope(device_, std::nothrow);
   const cudaError_t error = cudaStreamSynchronize(get());
   if (error == cudaSuccess) return;
-  // A broken context: nothing runs any more, and a destructor cannot throw what happened.
+  // A broken context: nothing runs any more, and a destructor cannot report it.
   std::fprintf(stderr, "moetap: a stream ended with work undone: %s: %s\n", cudaGetErrorName(error),
                cudaGetErrorString(error));
 }

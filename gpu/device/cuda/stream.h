@@ -1,4 +1,4 @@
-// Streams, events and graphs of a GPU: one call to one call.
+// Streams, events and graphs of a GPU; each call maps to one CUDA call.
 #pragma once
 
 #include <moetap/device.h>
@@ -38,11 +38,11 @@ class CudaGraph final : public Graph {
 
  private:
   int device_;
-  OwnedGraph graph_;  // kept, so that it can become part of another
+  OwnedGraph graph_;  // kept, so that it can become part of another graph
   OwnedGraphExec executable_;
 };
 
-// A view of a stream that someone else owns.
+// A view of a stream that is owned elsewhere.
 class CudaStream : public Stream {
  public:
   CudaStream(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
@@ -75,10 +75,10 @@ class CudaStream : public Stream {
 
   int device_;
   cudaStream_t stream_;
-  bool recording_ = false;  // since begin_capture(): a wrapped stream may be capturing without it
+  bool recording_ = false;  // set by begin_capture(); a wrapped stream may capture without it
 };
 
-// The streams that a device made and that are alive.
+// The living streams that a device made.
 class StreamList {
  public:
   void add(cudaStream_t stream);
@@ -90,8 +90,8 @@ class StreamList {
   std::vector<cudaStream_t> streams_;
 };
 
-// A stream of our own, which the legacy default stream does not wait for nor is waited for by. It
-// ends when its work is done.
+// A non-blocking stream: it and the legacy default stream do not wait for each other. Its
+// destructor waits until its work is done.
 class OwnCudaStream final : public CudaStream {
  public:
   OwnCudaStream(int device, StreamList& streams, OwnedStream stream);

@@ -11,7 +11,7 @@
 
 namespace moetap::host {
 
-// `Interface` is Device or what extends it.
+// `Interface` is Device or a class derived from it.
 template <class Interface>
 class HostDevice : public Interface, public Executor {
  public:

@@ -9,22 +9,21 @@ namespace moetap::host {
 
 class Memory {
  public:
-  enum class Kind {
-    device,
-    host
-  };  // of which a GPU can copy into each other, but not host to host
+  enum class Kind { device, host };  // a GPU can copy between these, except host to host
 
-  // Filled with kPoison, so that nobody comes to rely on zeros. SystemError if there is not enough.
+  // Filled with kPoison, so that no code relies on zeros. SystemError if there is not enough
+  // memory.
   static constexpr std::byte kPoison{0xA5};
   void* allocate(std::size_t bytes, std::size_t alignment, Kind kind);
   void release(void* data);
 
-  // Host memory that someone else owns. ArgumentError if any of it is known already.
+  // Host memory with another owner. ArgumentError if any of it is already registered.
   void add(void* data, std::size_t bytes);
   void remove(void* data);
 
-  // ArgumentError unless [data, data + bytes) lies within one piece: a copy of other memory would
-  // be synchronous or fail on a GPU. Returns what it is; no bytes are device memory.
+  // ArgumentError unless [data, data + bytes) is within one allocation: a copy of other memory
+  // would be synchronous or fail on a GPU. Returns the kind of memory; 0 bytes count as device
+  // memory.
   Kind require(const char* what, const void* data, std::size_t bytes) const;
 
  private:

@@ -11,7 +11,7 @@ thread_local bool in_callback = false;
 
 }  // namespace
 
-// Nothing of these may throw: work on a device has nobody to tell, so an exception in a kernel or
+// None of these may throw: work on a device cannot report errors, so an exception in a kernel or
 // callback ends the program.
 void run(const Copy& copy) noexcept {
   if (copy.bytes != 0) std::memcpy(copy.to, copy.from, copy.bytes);

@@ -1,4 +1,4 @@
-// What a stream of the host device can be asked to do.
+// The operations of a host device's stream.
 #pragma once
 
 #include <moetap/kernel.h>
@@ -46,7 +46,7 @@ struct Stop {};
 
 using Operation = std::variant<Stop, Copy, Fill, KernelCall, Call, Wait, Replay>;
 
-// The operations of a graph: no waits and no replays among them.
+// The operations of a graph, without waits and replays.
 struct Recording {
   std::vector<Operation> operations;
 };

@@ -1,4 +1,4 @@
-// The host device that runs everything in its caller's thread, in a drawn order.
+// The host device that runs everything in the caller's thread, in a drawn order.
 #include <moetap/error.h>
 #include <moetap/host_device.h>
 
@@ -34,10 +34,10 @@ class SeededHost final : public HostDevice<SeededDevice> {
   void add(SeededStream& stream) { streams_.push_back(&stream); }
   void remove(SeededStream& stream) { std::erase(streams_, &stream); }
 
-  // After each queued operation: runs none, some, or all that is ready.
+  // Called after each queued operation: runs none, some or all of the ready work.
   void draw_work();
 
-  // One of [0, n).
+  // A drawn number in [0, n).
   std::uint64_t draw(std::uint64_t n) { return random_() % n; }
 
  private:
@@ -50,8 +50,8 @@ class SeededHost final : public HostDevice<SeededDevice> {
 
   std::uint64_t seed_;
   std::mt19937_64 random_;
-  // In quarters, the chance that one more operation runs after another was queued. Drawn once: some
-  // seeds run everything at once, some nothing until someone waits, which find different mistakes.
+  // The chance, in quarters, that one more operation runs after one was queued. Drawn once per
+  // seed: some seeds run everything at once, others nothing until a wait. They find different bugs.
   std::uint64_t eagerness_;
   std::vector<SeededStream*> streams_;
 };
@@ -86,7 +86,7 @@ class SeededStream final : public HostStream {
 
  private:
   void enqueue(Operation operation) override {
-    // The parts of a graph are queued one by one, so that other streams' work runs between them.
+    // A graph's operations are queued one by one, so that other streams' work can run in between.
     if (const auto* replay = std::get_if<Replay>(&operation)) {
       const auto& parts = replay->recording->operations;
       queue_.insert(queue_.end(), parts.begin(), parts.end());
@@ -113,8 +113,8 @@ class SeededStream final : public HostStream {
   std::deque<Operation> queue_;
 };
 
-// A drawn number of lanes, and the lanes of all blocks in a drawn order: i -> first + i * stride
-// visits each of n once if stride and n have no common factor.
+// A drawn number of lanes, with the lanes of all blocks in a drawn order. i -> first + i * stride
+// visits each of n once if stride and n are coprime.
 void SeededStream::run_lanes(const KernelCall& call) noexcept {
   if (call.blocks() == 0) return;
   const std::uint64_t lanes = 1 + device_.draw(4);
@@ -158,13 +158,13 @@ void SeededHost::draw_work() {
   }
 }
 
-// A caller that polls must see progress in the end, whatever the eagerness.
+// A caller that polls must eventually see progress, whatever the eagerness.
 bool SeededHost::poll(const Point& point) {
   if (draw(2) == 0) run_one(Held::last);
   return point.reached();
 }
 
-// Waits refer to work that was queued before them, so there is always some that can run.
+// Waits refer to work that was queued earlier, so some work can always run.
 void SeededHost::wait(const Point& point) {
   while (!point.reached()) {
     if (run_one(Held::last)) continue;

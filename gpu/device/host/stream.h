@@ -1,5 +1,5 @@
-// The parts of a host device that both executors share: streams, events and graphs, down to
-// queueing an operation and waiting for a point.
+// What both executors of the host device share: streams, events and graphs, built on queueing an
+// operation and waiting for a point.
 #pragma once
 
 #include <moetap/device.h>
@@ -14,7 +14,7 @@
 
 namespace moetap::host {
 
-// Who runs the queued operations. StateError for calls from a callback.
+// Runs the queued operations. StateError for calls from a callback.
 class Executor {
  public:
   bool reached(const Point& point) {
@@ -70,7 +70,7 @@ class HostGraph final : public Graph {
 
  private:
   Executor& executor_;
-  std::shared_ptr<const Recording> recording_;  // shared with the launches that are still queued
+  std::shared_ptr<const Recording> recording_;  // shared with launches that are still queued
 };
 
 class HostStream : public Stream {
@@ -88,7 +88,7 @@ class HostStream : public Stream {
   void begin_capture() final;
   std::unique_ptr<Graph> end_capture() final;
 
-  // The end of what is queued now; any thread.
+  // The end of the work that is queued now. Any thread.
   virtual Point end() const = 0;
 
  protected:

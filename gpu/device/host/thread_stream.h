@@ -13,7 +13,7 @@
 
 namespace moetap::host {
 
-// The streams that are alive, so that freeing memory can wait for all of them.
+// The living streams, so that freeing memory can wait for all of them.
 class StreamList {
  public:
   void add(const HostStream& stream);
@@ -27,8 +27,8 @@ class StreamList {
 
 class ThreadStream final : public HostStream {
  public:
-  // Operations that can be queued; as on a GPU, queueing more blocks until there is room. Enough
-  // for some steps of any model ahead (two or three operations a layer).
+  // The number of operations that can be queued. As on a GPU, queueing more blocks until there is
+  // room. Enough for some steps of any model (two or three operations per layer).
   static constexpr std::uint64_t kDepth = 1024;
 
   ThreadStream(Executor& executor, StreamList& streams);
@@ -44,8 +44,8 @@ class ThreadStream final : public HostStream {
   std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
   std::unique_ptr<std::array<Operation, kDepth>> ring_;
 
-  // The owner writes these two on each operation, the stream's thread polls them: one cache line,
-  // apart from what either side uses alone.
+  // The owner writes these two for each operation, and the stream's thread polls them. They share a
+  // cache line, apart from members that only one side uses.
   alignas(64) std::atomic<std::uint64_t> tail_{0};
   WakeWord queued_;
 

@@ -2,8 +2,8 @@
 
 namespace moetap::host {
 
-// Enters the wish first and looks second, as advance() counts first and looks for wishes second:
-// one of the two sees the other.
+// Registers the waiter first and then checks the count; advance() counts first and then checks for
+// waiters. So one of the two sees the other.
 bool Timeline::done_or_register(std::uint64_t count) {
   if (done() >= count) return true;
   std::uint64_t least = wake_at_.load(std::memory_order_seq_cst);

@@ -1,4 +1,4 @@
-// How far a stream's work is done, for those who wait for it.
+// A stream's progress, for threads that wait for it.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,8 @@
 
 namespace moetap::host {
 
-// How long a stream's thread and those who wait for it spin before they sleep. About twice what a
-// futex wake takes, so that a step's launches, some microseconds apart, find the thread awake.
+// How long a stream's thread, and threads that wait for it, spin before they sleep. About twice the
+// time of a futex wake, so that a step's launches, some microseconds apart, find the thread awake.
 inline constexpr std::chrono::microseconds kDeviceSpin{50};
 
 // Counts a stream's finished operations. One thread advances it, any thread waits. It outlives its
@@ -36,15 +36,15 @@ class alignas(64) Timeline {
   bool done_or_register(std::uint64_t count);
 
   std::atomic<std::uint64_t> done_{0};
-  // The least count that a waiter needs: earlier operations need no system call. Whoever is woken
-  // too early, or was not entered because another waits for less, enters itself again.
+  // The lowest count that a waiter needs: earlier operations need no system call. A waiter
+  // registers again if it was woken too early, or if another one waits for a lower count.
   std::atomic<std::uint64_t> wake_at_{kNobody};
   WakeWord word_;
 };
 
-// The moment when a timeline reaches `count`; default: always reached. This is all that an event
-// is: record() takes the end of the stream's queue as it is now, so an event has no state that the
-// stream's work would have to write, and may be destroyed or recorded again at any time.
+// The point at which a timeline reaches `count`; by default always reached. An event is only this:
+// record() takes the current end of the stream's queue. So an event has no state that the stream's
+// work would have to write, and may be destroyed or recorded again at any time.
 struct Point {
   std::shared_ptr<Timeline> timeline;
   std::uint64_t count = 0;
