@@ -1,5 +1,5 @@
-// What the two example programs agree on. An engine's processes get this from its configuration and
-// from its scheduler.
+// The constants that the two example programs share. An engine's processes get them from its
+// configuration and its scheduler.
 #pragma once
 
 #include <moetap/endpoint.h>
@@ -9,8 +9,8 @@
 
 namespace example {
 
-// One request: a prompt, and a token for each step after the first. Its KV cache lies in these
-// blocks, in this order.
+// One request: a prompt, and one token per step after the first. Its KV cache is in these blocks,
+// in this order.
 inline constexpr int kBlockSize = 16;
 inline const std::vector<moetap::BlockId> kBlocks = {3, 7, 5, 2};
 inline constexpr std::int64_t kPrompt = 40;

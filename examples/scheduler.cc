@@ -1,5 +1,5 @@
-// A scheduler: tells the ledger what it decides about a request, and reads the request's routes
-// when it is over. Links neither CUDA nor the worker's library.
+// A scheduler: reports its decisions about a request to the ledger, and reads the request's routes
+// when it ends. Links neither CUDA nor the worker's library.
 //
 //   scheduler [shm|device] [instance]
 #include <moetap/error.h>
@@ -29,7 +29,7 @@ void print_row(const moetap::Routes& routes, std::int64_t position) {
   std::printf("\n");
 }
 
-// A step without rows is no reason to end: its tokens are sampled all the same.
+// A step without rows is no reason to stop: its tokens are sampled all the same.
 void wait_for_worker(moetap::Reader& reader, moetap::Step step) {
   try {
     reader.wait_for(step, std::chrono::seconds(30));
@@ -39,12 +39,12 @@ void wait_for_worker(moetap::Reader& reader, moetap::Step step) {
 }
 
 void run(const std::string& transport, const std::string& instance) {
-  // Waits until the worker is there.
+  // Waits until the worker has started.
   const moetap::Endpoint endpoint = example::endpoint(instance);
   moetap::Reader reader(transport == "shm" ? moetap::make_shm_reader(endpoint)
                                            : moetap::make_device_reader(endpoint));
 
-  // It knows which step writes which row, whatever happens to requests and blocks.
+  // The ledger knows which step writes which row, whatever happens to requests and blocks.
   moetap::Ledger ledger(endpoint.num_slots / example::kBlockSize, example::kBlockSize);
   constexpr std::uint64_t kRequest = 1;
   ledger.admit({.request = kRequest,
@@ -53,26 +53,26 @@ void run(const std::string& transport, const std::string& instance) {
   moetap::TokenRange positions{0, example::kPrompt};
   for (moetap::Step step = 1; step <= example::kSteps; ++step) {
     ledger.schedule(step, kRequest, positions);
-    // Here an engine sends the step to its worker, which returns the token that it sampled. What it
-    // does once a scheduling round, whatever it waits for, is to take in what has arrived: else the
-    // worker's ring gets full, and its steps wait or are dropped.
+    // Here an engine sends the step to its worker, which returns the sampled token. In every
+    // scheduling round it must take in the steps that have arrived. Otherwise the worker's ring
+    // gets full, and its steps wait or are dropped.
     reader.poll();
     wait_for_worker(reader, step);
     ledger.accept(step, kRequest, positions.end + 1);
     positions = {positions.end, positions.end + 1};
   }
 
-  // The request is over: the rows of all its tokens but the last one. They can be read now or when
-  // the answer is sent; a block that got other tokens meanwhile shows in its rows' states.
+  // The request ends: the plan has the rows of all its tokens but the last one. They can be read
+  // now or when the answer is sent. If a block got other tokens meanwhile, its rows' states say so.
   const moetap::RowPlan plan = ledger.finish(kRequest, example::kRows + 1);
   const moetap::Routes routes = moetap::read_rows(reader, plan, std::chrono::seconds(30));
-  if (!routes.all_present()) {  // require_present() would throw, and say which are not
+  if (!routes.all_present()) {  // require_present() would throw, and name the rows
     std::printf("scheduler: %zu of %d rows are missing, so that the answer goes without routes\n",
                 routes.count(moetap::RowState::missing), static_cast<int>(routes.range().size()));
     return;
   }
 
-  // As an answer needs them: the prompt's routes and the output's, in NumPy's format.
+  // The parts of an answer: the prompt's routes and the output's, in NumPy's format.
   const auto [prompt, output] = routes.split(example::kPrompt);
   std::printf("scheduler: %d rows, all present: %d of the prompt, %d of the output\n",
               static_cast<int>(routes.range().size()), static_cast<int>(prompt.range().size()),

@@ -1,4 +1,4 @@
-// A worker: captures what the router of a (pretended) model picks, and publishes it step by step.
+// A worker: captures the picks of a simulated model's router, and publishes them step by step.
 //
 //   worker [shm|device] [instance]
 #include <moetap/capturer.h>
@@ -23,8 +23,8 @@ std::int32_t expert(std::int64_t position, int layer, int k) {
   return static_cast<std::int32_t>((position * 7 + layer * 3 + k * 5) % 16);
 }
 
-// Steps whose rows are missing, and why; the scheduler hears it too. With the device transport some
-// time after publish().
+// Prints the steps whose rows are missing, and why; the scheduler is told too. With the device
+// transport, this is known some time after publish().
 void report_failures(moetap::Capturer& capturer) {
   for (const moetap::StepFailed& failure : capturer.take_failures()) {
     std::fprintf(stderr, "worker: %s\n", failure.what());
@@ -39,13 +39,13 @@ void run(const std::string& transport, const std::string& instance) {
   const auto device = moetap::open_device("auto");
   const auto stream = device->make_stream();
 
-  // Both transports take the same calls. This one owns the shared memory until it is destroyed.
+  // Both transports have the same interface. This one owns the shared memory until it is destroyed.
   moetap::Capturer capturer(transport == "shm" ? moetap::make_shm_transport(*device, endpoint)
                                                : moetap::make_device_transport(*device, endpoint));
   for (const int layer : shape.moe_layers()) capturer.bind(layer);
 
-  // What a fused MoE kernel would leave in device memory: int32 [tokens][top_k], here copied from
-  // the host, where each layer has its own part.
+  // The topk_ids that a router would leave in device memory: int32 [tokens][top_k]. Here they are
+  // copied from the host, where each layer has its own part.
   const auto layer_ids = static_cast<std::size_t>(endpoint.max_tokens * shape.top_k());
   const auto layer_bytes = layer_ids * sizeof(std::int32_t);
   const moetap::Buffer topk_ids = device->allocate(layer_bytes);
@@ -59,7 +59,7 @@ void run(const std::string& transport, const std::string& instance) {
               shape.to_string().c_str());
   std::fflush(stdout);
   for (moetap::Step step = 1; step <= example::kSteps; ++step) {
-    // The first step runs the prompt, every other one the token that was sampled before it.
+    // The first step runs the prompt; every other step runs the token sampled before it.
     const auto last = example::kPrompt + static_cast<std::int64_t>(step) - 1;
     const moetap::TokenRange tokens{step == 1 ? 0 : last - 1, last};
 
@@ -67,7 +67,8 @@ void run(const std::string& transport, const std::string& instance) {
       // Gives the step up if something is thrown before it is published.
       moetap::StepGuard open(capturer, {.step = step, .num_tokens = tokens.size()}, *stream);
 
-      // Where the tokens' keys and values go in the KV cache is where their routes go as well.
+      // The slots of the tokens' keys and values in the KV cache, which are the slots of their
+      // routes too.
       const auto slots = moetap::slots_of(example::kBlocks, example::kBlockSize, tokens);
       std::copy(slots.begin(), slots.end(), host_slots.as<moetap::Slot>());
       stream->copy(slot_mapping.data(), host_slots.data(), slots.size() * sizeof(moetap::Slot));
@@ -90,8 +91,8 @@ void run(const std::string& transport, const std::string& instance) {
       }
       open.publish(slot_mapping.as<moetap::Slot>());
     } catch (const std::exception& error) {
-      // Of the forward pass, or the scheduler does not keep up. The step's rows are missing, and
-      // the engine goes on.
+      // The forward pass failed, or the scheduler does not keep up. The step's rows are missing,
+      // and the engine continues.
       std::fprintf(stderr, "worker: step %d: %s\n", static_cast<int>(step), error.what());
     }
     report_failures(capturer);

@@ -1,6 +1,6 @@
-// The worker's side of its requests: turns a plan into the tokens, positions and slots that the
-// model runs, and samples from what it ran. The scheduler plans ahead of the sampled tokens, so
-// only this side knows where a decoding request stands. Knows no device.
+// The worker's record of its requests: turns a plan into the tokens, positions and slots that the
+// model runs, and samples from the results. The scheduler plans ahead of the sampled tokens, so
+// only the worker knows a decoding request's position. Independent of devices.
 #pragma once
 
 #include <moetap/step.h>
@@ -19,18 +19,18 @@ class Batch {
  public:
   Batch(int block_size, double reject_rate) : block_size_(block_size), reject_rate_(reject_rate) {}
 
-  // Forgets requests that ended, and lays out the step. moetap::MismatchError for a plan that does
-  // not fit what was run so far.
+  // Removes requests that ended, and lays out the step. moetap::MismatchError for a plan that
+  // contradicts what was run so far.
   void begin(const PlanView& plan);
 
-  // One a token of the step.
+  // One per token of the step.
   std::span<const Token> tokens() const { return tokens_; }
   std::span<const std::int32_t> positions() const { return positions_; }
   std::span<const Slot> slots() const { return slots_; }
   std::span<const moetap::RequestSpan> requests() const { return requests_; }
 
-  // What the model samples: the proposed tokens up to the first that it would not have sampled, and
-  // the one that it samples there. For each span that samples, how many; and all of them.
+  // The sampled tokens: the proposed ones up to the first that the model would not have sampled,
+  // and the token that it samples there. For each span that samples, their number; and all tokens.
   void sample(const PlanView& plan);
   std::span<const std::int32_t> counts() const { return counts_; }
   std::span<const Token> sampled() const { return sampled_; }

@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::uint64_t kFollowUp = 0x666f6c6c6f77;  // draws from a request's seed
 
-// Clients together keep no more than this for turns to come; beyond it a next turn asks for all.
+// All clients together keep at most this much for later turns; beyond it a next turn asks for all
+// rows.
 constexpr std::size_t kMostWaiting = std::size_t{256} << 20;
 
 }  // namespace

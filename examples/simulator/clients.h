@@ -1,5 +1,5 @@
-// The clients' side of rows: they join what they have with what is new, within a request and from
-// one turn of a conversation to the next.
+// The clients' side of rows: they join the rows that they have with new ones, within a request and
+// between turns of a conversation.
 #pragma once
 
 #include <moetap/routes.h>
@@ -15,8 +15,8 @@
 namespace demo {
 
 struct ClientCounts {
-  std::int64_t streamed = 0;  // rows that were asked for while their request ran
-  std::int64_t kept = 0;  // rows that were not asked for, since an earlier turn had brought them
+  std::int64_t streamed = 0;  // rows that were requested while their request ran
+  std::int64_t kept = 0;      // rows that were not requested, as an earlier turn had returned them
 
   ClientCounts& operator+=(const ClientCounts& other);
 };
@@ -25,16 +25,16 @@ class Clients {
  public:
   using Sequences = std::vector<std::shared_ptr<Sequence>>;
 
-  // A share `follow_up` of the requests, drawn from their seeds, are turns of a conversation with
-  // the latest earlier request whose prompt begins alike for longest: if that has its rows before
-  // this one is admitted, this one asks only for the others (Sequence::start).
+  // A share `follow_up` of the requests, drawn from their seeds, are later turns of a conversation.
+  // The earlier turn is the latest request with the longest common prompt prefix. If its rows are
+  // there before this request is admitted, this one asks only for the others (Sequence::start).
   Clients(const moetap::ModelShape& shape, const Sequences& sequences, double follow_up);
 
-  // The next rows of a request. moetap::ArgumentError unless they go on where its client stands.
+  // The next rows of a request. moetap::ArgumentError unless they continue the client's rows.
   void append(Sequence& sequence, const moetap::Routes& next);
   void stream(Sequence& sequence, const moetap::Routes& next);
 
-  // The request is over: all of its rows, from position 0 on. The next turns get their part.
+  // The request ends with all of its rows, from position 0 on. Later turns get their part.
   moetap::Routes finish(const Sequence& sequence);
 
   const ClientCounts& counts() const { return counts_; }

@@ -13,17 +13,17 @@
 namespace demo {
 namespace {
 
-// How often a waiting scheduler looks whether its worker has died or it was interrupted.
+// How often a waiting scheduler checks whether its worker has died or it was interrupted.
 constexpr moetap::Milliseconds kLook{200};
 
-// A wait for a worker's shared memory or lock that is long enough to look at the worker.
+// How long to wait for a worker's shared memory or lock before checking the worker.
 constexpr moetap::Milliseconds kWithoutAnswer{2000};
 
-// Rows are asked for some steps after a request is over, as clients do: its blocks may be reused
+// Like real clients, asks for rows some steps after a request ends: its blocks may be reused
 // meanwhile.
 constexpr Step kReadAfter = 3;
 
-// New rows that a streaming client waits for.
+// The number of new rows that a streaming client waits for.
 constexpr std::int64_t kStreamRows = 32;
 
 std::unique_ptr<moetap::SlotReadTransport> make_reader(const WorkerConfig& config) {
@@ -66,7 +66,7 @@ Engine::Engine(WorkerProcess& worker, const WorkerConfig& config, const EngineOp
 }
 
 void Engine::attach(WorkerConfig config) {
-  // Its end was there when it was ready: who waits for that long waits for a dead one.
+  // Its end existed when it was ready: a wait of this length means that it is dead.
   config.endpoint.limit = kWithoutAnswer;
   patiently([&](moetap::Milliseconds) {
     if (config.rows_by_request) {
@@ -115,7 +115,7 @@ EngineResult Engine::run() {
   return std::move(result_);
 }
 
-// Returns the name of the worker's device, once its end of the transport is there.
+// Returns the name of the worker's device, once its end of the transport exists.
 std::string Engine::start(const WorkerConfig& config) {
   const std::string text = encode(config);
   worker_.send(Message::configure, std::as_bytes(std::span(text)));
@@ -164,7 +164,7 @@ void Engine::complete_oldest() {
   for (const auto& sequence : scheduler_.running()) stream(*sequence);
 }
 
-// Gives a streaming client the rows that are new, where they are.
+// Gives a streaming client the new rows, if they have arrived.
 void Engine::stream(Sequence& sequence) {
   if (!sequence.streams || sequence.computed < sequence.taken + kStreamRows) return;
   moetap::RowPlan plan = scheduler_.ledger().rows_since(sequence.id, sequence.taken);
@@ -177,7 +177,7 @@ void Engine::stream(Sequence& sequence) {
 
 void Engine::leave(std::vector<Ended> ended) {
   for (Ended& one : ended) {
-    if (!has_steps_) {  // the replies tell what has come
+    if (!has_steps_) {  // the replies say what has arrived
       while (one.rows.last_step > completed_) complete_oldest();
       one.rows.last_step = 0;
     }
@@ -188,7 +188,7 @@ void Engine::leave(std::vector<Ended> ended) {
   }
 }
 
-// Reads what is over since step `oldest` or longer.
+// Reads the rows of requests that ended at step `oldest` or earlier.
 void Engine::read_due(Step oldest) {
   while (!unread_.empty() && unread_.front().since <= oldest) {
     read(unread_.front());

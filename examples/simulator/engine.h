@@ -1,5 +1,5 @@
-// The scheduler's side of one worker: has several steps in flight, and reads and checks the rows of
-// requests that are over.
+// The scheduler's side of one worker: keeps several steps in flight, and reads and checks the rows
+// of ended requests.
 #pragma once
 
 #include <moetap/pending_rows.h>
@@ -27,7 +27,7 @@ struct Interrupted : std::runtime_error {
   Interrupted() : std::runtime_error("interrupted") {}
 };
 
-// Shared by the engines of a run and whoever watches them.
+// Shared by the engines of a run and the progress display.
 struct Progress {
   std::atomic<bool> stop{false};          // asks the engines to throw Interrupted
   std::atomic<std::int64_t> finished{0};  // requests
@@ -45,10 +45,11 @@ struct EngineResult {
   ClientCounts clients;
   VerifierCounts rows;
   std::uint64_t blocks_offloaded = 0;
-  std::int64_t taken_early = 0;            // requests whose rows were read since a block was reused
-  std::vector<double> worker_overhead_us;  // one a step
-  std::vector<double> visible_latency_us;  // one a step that the scheduler was waiting for
-  std::vector<double> read_us_per_request;  // one a request whose rows were not taken early
+  std::int64_t taken_early = 0;             // requests whose rows were read because a block was
+                                            // reused
+  std::vector<double> worker_overhead_us;   // one per step
+  std::vector<double> visible_latency_us;   // one per step that the scheduler was waiting for
+  std::vector<double> read_us_per_request;  // one per request whose rows were not taken early
 };
 
 class Engine {
@@ -80,7 +81,7 @@ class Engine {
   void read_due(Step oldest);
   void read(const Unread& unread);
   moetap::Routes rows_of(const Unread& unread);
-  // Repeats a call that takes a time limit, while the worker lives and nobody interrupts.
+  // Repeats a call that has a timeout, while the worker is alive and the run is not interrupted.
   template <class Call>
   auto patiently(Call&& call);
 
@@ -92,13 +93,13 @@ class Engine {
   std::string device_;
   std::optional<moetap::RequestReader> by_request_;  // instead of reader_ and pending_
   std::optional<moetap::Reader> reader_;
-  const bool has_steps_;  // and not only rows, as the wire layout
+  const bool has_steps_;  // not only rows, as in the wire layout
   std::optional<moetap::PendingRows> pending_;
   std::optional<Offload> offload_;
   Clients clients_;
   Verifier verifier_;
   EngineResult result_;
-  std::deque<bool> published_;  // of the steps in flight: something is
+  std::deque<bool> published_;  // of the steps in flight: some rows are
   std::deque<Unread> unread_;
   Step completed_ = 0;
   std::vector<std::byte> message_;

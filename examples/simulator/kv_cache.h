@@ -1,5 +1,5 @@
-// The scheduler's book of KV-cache blocks: who holds which, and which hold a prefix that another
-// request can use (block-hash prefix caching, as vLLM does it).
+// The scheduler's KV-cache blocks: which requests use them, and which contain a prefix that another
+// request can use (block-hash prefix caching, as in vLLM).
 #pragma once
 
 #include <moetap/types.h>
@@ -14,11 +14,12 @@ namespace demo {
 
 using moetap::BlockId;
 
-// Identifies the contents of a block and of everything before it.
+// Identifies the contents of a block and of all blocks before it.
 using BlockHash = std::uint64_t;
 
 // A block is in use (references > 0) or free. A free block keeps its contents, and can be taken
-// again by its hash, until allocate() gives it to a new owner: the least recently freed one first.
+// again by its hash, until allocate() gives it to a new owner. The least recently freed block goes
+// first.
 class KvCache {
  public:
   KvCache(std::int64_t num_blocks, int block_size);
@@ -27,7 +28,7 @@ class KvCache {
   int block_size() const { return block_size_; }
   std::int64_t free_blocks() const { return free_; }
 
-  // Takes the blocks of the longest prefix of `hashes` that is there, adding a reference to each.
+  // Takes the blocks of the longest cached prefix of `hashes`, adding a reference to each.
   std::vector<BlockId> take_cached(std::span<const BlockHash> hashes);
 
   // The hash of the block that allocate() would take, if it has one.
@@ -36,12 +37,12 @@ class KvCache {
   // Takes a free block for new contents. moetap::StateError if there is none.
   BlockId allocate();
 
-  // Makes a full block, which the caller holds, available by its hash, in the place of an earlier
-  // block of the same hash: that one may lack rows, if nobody wanted them.
+  // Makes a full block of the caller available by its hash. It replaces an earlier block of the
+  // same hash, which may lack rows if they were not wanted.
   void set_hash(BlockId block, BlockHash hash);
 
-  // Gives up one reference to each. Later blocks become the first to be reused: a prefix is worth
-  // more than what follows it.
+  // Drops one reference to each. Later blocks are reused first: a prefix is worth more than what
+  // follows it.
   void release(std::span<const BlockId> blocks);
 
   int references(BlockId block) const { return at(block).references; }

@@ -59,7 +59,7 @@ void add_share(CLI::App& app, const std::string& name, double& share, const std:
   app.add_option(name, share, what)->check(number(1, "a share of 0 to 1"))->capture_default_str();
 }
 
-// What the clients and the scheduler do beside running one step after the other.
+// What the clients and the scheduler do besides running one step after the other.
 void add_life_options(CLI::App& app, Options& o) {
   SchedulerOptions& s = o.run.scheduler;
   app.add_option("--async-depth", o.run.engine.async_depth,
@@ -170,7 +170,7 @@ void write_file(const std::string& path, const std::string& text) {
   if (!file) throw moetap::SystemError(errno, "cannot write " + path);
 }
 
-// Options that make no sense together.
+// Options that contradict each other.
 void check_together(Options& o) {
   const OffloadOptions& offload = o.run.engine.offload;
   if (!offload.directory.empty() && offload.blocks == 0) {

@@ -21,7 +21,7 @@ std::unique_ptr<moetap::BlockStore> make_store(const OffloadOptions& options,
       .shape = shape, .block_size = block_size, .model_version = "demo"};
   store.max_bytes = static_cast<std::size_t>(options.blocks) * store.block_bytes();
   if (options.directory.empty()) return moetap::make_memory_block_store(store);
-  store.max_bytes += static_cast<std::size_t>(options.blocks) * 4096;  // a file is more than rows
+  store.max_bytes += static_cast<std::size_t>(options.blocks) * 4096;  // a file has more than rows
   return moetap::make_directory_block_store(options.directory, store);
 }
 

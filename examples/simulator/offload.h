@@ -1,5 +1,6 @@
-// Where full blocks go that leave the KV cache: their rows are kept under the blocks' hashes, and
-// come back with them. (There is no KV here; a block counts as offloaded if its rows are.)
+// The destination of full blocks that leave the KV cache: their rows are stored under the blocks'
+// hashes, and come back with the blocks. (There is no KV here; a block counts as offloaded if its
+// rows are.)
 #pragma once
 
 #include <moetap/block_store.h>
@@ -19,23 +20,24 @@ namespace demo {
 
 struct OffloadOptions {
   std::int64_t blocks = 0;  // that the store has room for; 0: no store
-  std::string directory;    // for a store of files that other processes find; "": in memory
+  std::string directory;    // for a store of files shared with other processes; "": in memory
 };
 
 class Offload {
  public:
-  // The store is an engine's own, or a directory's.
+  // A store of the engine's own in memory, or one in a directory.
   Offload(const OffloadOptions& options, const moetap::ModelShape& shape, int block_size,
           moetap::Ledger& ledger, moetap::Reader& reader, moetap::Milliseconds limit);
 
-  // A block with this hash is about to get new contents. Kept only if all of its rows are there.
+  // A block with this hash is about to get new contents. Stored only if all of its rows are
+  // present.
   void store(BlockId block, BlockHash hash);
 
-  // How many of the blocks, from the first on, are here. They stay until load() or let_go().
+  // How many of the blocks, from the first on, are stored. They are held until load() or let_go().
   std::int64_t hold(std::span<const BlockHash> hashes);
 
-  // Puts the rows of the blocks that are held into the request's blocks from `position` on, as
-  // `step`. moetap::StateError if one of them cannot be read.
+  // Puts the rows of the held blocks into the request's blocks from `position` on, as `step`.
+  // moetap::StateError if one of them cannot be read.
   void load(Step step, std::uint64_t request, std::int64_t position);
   void let_go();
 

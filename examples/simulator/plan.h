@@ -1,4 +1,4 @@
-// What a scheduler has a worker run in one step.
+// What a worker runs in one step.
 #pragma once
 
 #include <moetap/types.h>
@@ -17,19 +17,19 @@ using moetap::Step;
 enum class SpanKind : std::uint32_t {
   prefill,       // known tokens
   last_prefill,  // known tokens, and one is sampled after them
-  decode,        // the last sampled token and count - 1 drafts, all of which the worker knows alone
+  decode,        // the last sampled token and count - 1 drafts, which only the worker knows
 };
 
-// `count` tokens of one request from `position` on. Of a decode the scheduler knows only the
-// highest position that it can have, since steps before it may be in flight.
+// `count` tokens of one request from `position` on. For a decode the scheduler knows only the
+// highest possible position, as earlier steps may be in flight.
 struct PlanSpan {
   std::uint64_t request;
   std::uint64_t seed;
   std::int64_t position;
   std::int64_t count;
-  std::int64_t new_blocks;  // of the plan's blocks, that the request gets behind those it has
+  std::int64_t new_blocks;  // of the plan's blocks, which the request gets after those it has
   SpanKind kind;
-  std::uint32_t starts;  // 1: the request starts, or starts again, with these blocks
+  std::uint32_t starts;  // 1: the request starts or restarts with these blocks
 
   bool samples() const { return kind != SpanKind::prefill; }
 };
@@ -44,7 +44,7 @@ struct StepPlan {
   std::vector<PlanEnd> ended;  // since the previous step
   std::vector<PlanSpan> spans;
   std::vector<BlockId> blocks;             // span by span
-  std::vector<moetap::TokenRange> wanted;  // tokens of the step whose rows somebody wants
+  std::vector<moetap::TokenRange> wanted;  // tokens of the step whose rows are wanted
   std::vector<Token> tokens;               // of the prefills, span by span
   std::int64_t num_tokens = 0;             // of all spans
 

@@ -19,9 +19,9 @@ namespace {
 
 constexpr moetap::Milliseconds kLeaveLimit{10'000};
 
-// In the child, between fork and exec: only calls that are safe after a fork.
+// Runs in the child, between fork and exec: only async-signal-safe calls.
 [[noreturn]] void become_worker(int fd) {
-  // Ctrl-C reaches the whole group; the worker leaves when the scheduler does.
+  // Ctrl-C reaches the whole group; the worker exits when the scheduler does.
   ::signal(SIGINT, SIG_IGN);
   char number[16] = {};
   char* digit = number + sizeof number - 1;
@@ -70,7 +70,7 @@ void WorkerProcess::check() {
   const bool died =
       ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
       info.si_pid != 0;
-  // Throws at the latest at the end of what it sent.
+  // Throws at the end of its messages at the latest.
   while (died || socket_.failed()) expect(Message::reply);
 }
 
@@ -96,12 +96,12 @@ void WorkerProcess::join() {
   if (!how.empty()) throw std::runtime_error(fmt::format("{} ended: {}", who, how));
 }
 
-// Returns how it ended, or "" for exit status 0. Its process id is not used again after that: it
-// may soon be another process's.
+// Returns how it ended, or "" for exit status 0. Its process id must not be used after that: it may
+// soon be another process's.
 std::string WorkerProcess::end() {
   if (pid_ <= 0) return "before";
   socket_.finish();
-  // The socket closes when the process is gone, whatever it still sends before.
+  // The socket closes when the process has ended, after all its messages.
   const std::int64_t deadline = monotonic_ns() + kLeaveLimit.count() * 1'000'000;
   bool gone = false;
   std::byte rest[4096];

@@ -11,9 +11,9 @@
 
 namespace demo {
 
-// Starts `moetap-demo worker`, and ends it: it leaves by itself when the socket is finished, so
-// that it can remove its shared memory, and is killed if it does not. Also when the scheduler dies
-// the kernel closes the socket, and the worker leaves.
+// Starts `moetap-demo worker`, and ends it. The worker exits by itself when the socket is shut
+// down, so that it can remove its shared memory; if it does not, it is killed. If the scheduler
+// dies, the kernel closes the socket, and the worker exits too.
 class WorkerProcess {
  public:
   // Call before the process has threads. moetap::SystemError.
@@ -22,15 +22,15 @@ class WorkerProcess {
   WorkerProcess& operator=(WorkerProcess&&) = delete;
   ~WorkerProcess();
 
-  // These throw a std::runtime_error with the worker's own error text, or with how it died.
+  // These throw a std::runtime_error with the worker's own error text, or with the way it died.
   void send(Message message, std::span<const std::byte> payload);
   std::span<const std::byte> expect(Message expected);  // the next message
   // Whether expect() would return or throw without waiting; waits up to `limit` for that.
   bool ready(moetap::Milliseconds limit) { return socket_.readable(limit); }
-  // That it has neither failed nor died (what it sent before may still wait here). Never waits.
+  // Checks that it has neither failed nor died (earlier messages may still wait here). Never waits.
   void check();
 
-  // Lets it leave and waits for it. std::runtime_error if it left with an error.
+  // Lets it exit and waits for it. std::runtime_error if it ended with an error.
   void join();
 
  private:

@@ -54,7 +54,7 @@ void put(std::vector<std::byte>& out, std::span<const T> values) {
   std::memcpy(out.data() + end, values.data(), values.size_bytes());
 }
 
-// Takes `count` values off the front of a payload. Parts come in the order of falling alignment.
+// Takes `count` values off the front of a payload. Parts are in descending order of alignment.
 template <class T>
 std::span<const T> take(std::span<const std::byte>& payload, std::uint64_t count) {
   if (count > payload.size() / sizeof(T)) {
@@ -73,7 +73,7 @@ void expect_end(std::span<const std::byte> payload) {
   }
 }
 
-// What is left of a plan's parts as its spans take theirs.
+// The rest of a plan's parts, after its spans took theirs.
 struct Part {
   const PlanView& plan;
   const char* what;
@@ -119,7 +119,7 @@ const Json& member(const Json& json, const char* name) {
   throw moetap::ArgumentError(fmt::format("{} has no \"{}\"", kConfig, name));
 }
 
-// Of exactly this type: the library would make a number of a truth value.
+// Requires exactly this type: the library would convert a boolean to a number.
 const Json& member(const Json& json, const char* name, Json::value_t type) {
   const Json& value = member(json, name);
   if (value.type() == type) return value;

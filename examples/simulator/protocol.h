@@ -1,5 +1,5 @@
-// What the scheduler and a worker say to each other, over a Unix socket: the configuration once,
-// then a plan and a reply for each step. Routes never travel here; they are moetap's.
+// The messages between the scheduler and a worker, over a Unix socket: the configuration once, then
+// a plan and a reply for each step. Routes are never sent here: moetap transfers them.
 #pragma once
 
 #include <moetap/endpoint.h>
@@ -25,7 +25,7 @@ enum class Message : std::uint32_t {
   error,      // worker -> scheduler: why it ends
 };
 
-// One end of a connected stream socket. Messages arrive whole and in order.
+// One end of a connected stream socket. Messages arrive complete and in order.
 class Socket {
  public:
   explicit Socket(int fd) : fd_(fd) {}
@@ -40,7 +40,7 @@ class Socket {
   void send(Message message, const std::string& text);
 
   // Waits for the next message; the payload is valid until the next call. Nothing when the other
-  // end has closed; moetap::MismatchError for something that is no message.
+  // end has closed; moetap::MismatchError for anything that is not a message.
   struct Received {
     Message message;
     std::span<const std::byte> payload;
@@ -50,7 +50,7 @@ class Socket {
   // Whether receive() would return without waiting; waits up to `limit` for that.
   bool readable(moetap::Milliseconds limit);
 
-  // Whether what comes next is an error or the end of the other process. Never waits.
+  // Whether the next message is an error, or the other process has ended. Never waits.
   bool failed();
 
   // Tells the other end that nothing more will be sent.
@@ -75,16 +75,16 @@ struct WorkerConfig {
   TransportKind transport = TransportKind::shm;
   bool rows_by_request = false;  // device transport: HostCache::per_request
   std::string device = "auto";
-  double step_ms = 0;      // how long the pretended forward pass takes at least
+  double step_ms = 0;      // the minimum time of the simulated forward pass
   bool drafts = false;     // there is a draft model
   double reject_rate = 0;  // of its tokens
 };
 
 std::string encode(const WorkerConfig& config);
-// moetap::ArgumentError for any text that encode() does not make.
+// moetap::ArgumentError for text that encode() does not produce.
 WorkerConfig decode_config(const std::string& text);
 
-// A plan as the worker sees it, in the payload that it arrived in.
+// A plan as the worker sees it, within the received payload.
 struct PlanView {
   Step step = 0;
   std::int64_t num_tokens = 0;

@@ -1,4 +1,4 @@
-// What a run of the simulator found, as a table and as JSON.
+// The results of a simulator run, as a table and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -40,12 +40,12 @@ struct RunReport {
   std::int64_t bytes_published() const {
     return counts.rows_published * static_cast<std::int64_t>(bytes_per_row);
   }
-  // Why the run is no success, or "": something was served, and every row that was asked for was
-  // verified.
+  // Why the run is not a success, or "". In a successful run requests were served, and every
+  // requested row was verified.
   std::string failure() const;
 };
 
-// Adds up what the workers' engines found.
+// Sums the results of the workers' engines.
 void summarize(const std::vector<EngineResult>& results, RunReport& report);
 
 std::string to_table(const std::vector<RunReport>& runs);

@@ -1,5 +1,5 @@
-// The pretended model's router: a pure function, so that the worker's kernel and the scheduler's
-// verifier compute the same thing on their own.
+// The simulated model's router: a pure function, so that the worker's kernel and the scheduler's
+// verifier compute the same picks independently.
 #pragma once
 
 #include <moetap/kernel.h>
@@ -12,7 +12,7 @@
 
 namespace demo {
 
-// Picks top_k distinct experts from token, position and layer. Skewed as real routers are: at each
+// Picks top_k distinct experts from token, position and layer. Skewed like real routers: at each
 // layer a few experts get about three times the average load, others half of it.
 class Router {
  public:
@@ -26,8 +26,8 @@ class Router {
   // Writes top_k ids to `ids`.
   template <class Id>
   MOETAP_DEVICE void operator()(Token token, std::int64_t position, int layer, Id* ids) const {
-    // Experts of a layer are ranked by how popular they are. The picks are the ranks `first`,
-    // `first` + `stride`, …: distinct, since top_k * max_stride <= num_experts.
+    // A layer's experts are ranked by popularity. The picks are the ranks `first`, `first` +
+    // `stride`, …: distinct, since top_k * max_stride <= num_experts.
     const std::uint64_t h = hash(token, position, layer);
     const std::uint64_t u = h >> 32;
     const auto first = static_cast<std::uint32_t>(((u * u >> 32) * num_experts_) >> 32);

@@ -1,4 +1,4 @@
-// The pretended model's router as a kernel, which writes its picks as topk_ids.
+// The simulated model's router as a kernel, which writes its picks as topk_ids.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace demo {
 
 // One MoE layer's router for `num_tokens` tokens.
 struct RouterKernel {
-  static constexpr std::int64_t kTile = 64;  // tokens a block
+  static constexpr std::int64_t kTile = 64;  // tokens per block
 
   Router router;
   const Token* tokens;

@@ -68,7 +68,7 @@ class ProgressBar {
   bool terminal_;
 };
 
-// Collects every engine's result. Once one fails the others stop; the first failure is thrown.
+// Collects every engine's result. If one fails the others stop; the first failure is thrown.
 std::vector<EngineResult> collect(std::list<std::future<EngineResult>>& pending, Progress& progress,
                                   const ProgressBar& bar, const std::atomic<bool>& stop) {
   std::vector<EngineResult> results;
@@ -110,7 +110,7 @@ RunReport run_simulation(const RunOptions& options, const moetap::ModelShape& sh
     report.requests_rejected += std::ssize(added.rejected());
   }
 
-  // All processes are started before there is a thread.
+  // All processes are started before any thread.
   std::list<WorkerProcess> workers;
   for (int rank = 0; rank < options.workers; ++rank) workers.emplace_back(rank);
 

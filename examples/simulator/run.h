@@ -25,9 +25,9 @@ struct RunOptions {
   SchedulerOptions scheduler;  // of each worker
 };
 
-// Starts the workers, deals the requests out to them in turn, and serves them. Draws a progress bar
-// if standard error is a terminal. Throws Interrupted once `stop` is set, and whatever went wrong
-// first in a worker or its engine; no worker outlives the call.
+// Starts the workers, assigns the requests to them in turn, and serves them. Draws a progress bar
+// if standard error is a terminal. Throws Interrupted once `stop` is set, or the first error of a
+// worker or its engine. No worker outlives the call.
 RunReport run_simulation(const RunOptions& options, const moetap::ModelShape& shape,
                          const Trace& trace, const std::atomic<bool>& stop);
 

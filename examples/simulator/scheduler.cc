@@ -10,7 +10,7 @@
 namespace demo {
 namespace {
 
-// What a client does is drawn from its request's seed and one of these.
+// A client's behaviour is drawn from its request's seed and one of these.
 enum Draw : std::uint64_t { kOptIn = 1, kStream, kAbort, kAbortAfter };
 
 std::int64_t blocks_for(std::int64_t positions, int block_size) {
@@ -88,7 +88,8 @@ const StepPlan& Scheduler::plan() {
   plan_decodes();
   plan_prefills();
   if (counts_.preemptions == preemptions) admit();
-  // All that run are in the middle of their prompts and none can go on: the latest makes room.
+  // All running requests are in the middle of their prompts and none can continue: the latest makes
+  // room.
   while (plan_.empty() && in_flight_.empty() && unreleased_ == 0 && running_.size() > 1) {
     preempt_latest();
     plan_prefills();
@@ -116,10 +117,11 @@ void Scheduler::plan_decodes() {
   for (std::size_t i = 0; i < running_.size() && budget_ > 0; ++i) {
     const std::shared_ptr<Sequence> sequence = running_[i];
     if (!sequence->decodes()) continue;
-    // What it sampled meanwhile may be its end; until that is known it cannot outgrow the cache.
+    // A token that it sampled meanwhile may be its end; until that is known it cannot outgrow the
+    // cache.
     const std::int64_t count = std::min({1 + options_.drafts, budget_, most - sequence->planned});
     if (count < 1) continue;
-    // Those that have been planned come earlier, so that the latest never is one of them.
+    // Requests that are already planned come earlier, so the latest is never one of them.
     while (i < running_.size() && !reserve(*sequence, sequence->planned + count)) preempt_latest();
     if (i < running_.size()) add(sequence, count);
   }
@@ -158,9 +160,9 @@ bool Scheduler::start(const std::shared_ptr<Sequence>& sequence) {
   return true;
 }
 
-// Starts waiting requests whose next blocks come back from elsewhere; before anything else of a
-// step, since what is put is older than what is computed. False if that has to wait for the steps
-// in flight.
+// Starts waiting requests whose next blocks come back from elsewhere. This comes first in a step,
+// since put rows need an older step number than computed ones. Returns false if it has to wait for
+// the steps in flight.
 bool Scheduler::admit_offloaded() {
   while (offload_ != nullptr && !waiting_.empty() && cache_.free_blocks() > 0 &&
          static_cast<std::int64_t>(running_.size()) < options_.max_requests) {
@@ -187,7 +189,7 @@ bool Scheduler::admit_offloaded() {
   return true;
 }
 
-// The request runs from now on, with these blocks, the first of which are cached.
+// The request runs from now on with these blocks, the first of which are cached.
 void Scheduler::enter(const std::shared_ptr<Sequence>& sequence, std::span<const BlockId> blocks) {
   Sequence& s = *sequence;
   const moetap::Placement placement{blocks, s.planned};
@@ -214,7 +216,7 @@ std::size_t Scheduler::usable_blocks(const Sequence& sequence) const {
   return (sequence.tokens.size() - 1) / static_cast<std::size_t>(options_.block_size);
 }
 
-// The cached prefix, as far as it has the rows that the request wants: the rest is computed again.
+// The cached prefix, as far as it has the rows that the request wants; the rest is computed again.
 void Scheduler::take_hit(Sequence& sequence) {
   sequence.begin();
   sequence.extend_hashes(options_.block_size);
@@ -232,13 +234,13 @@ void Scheduler::take_hit(Sequence& sequence) {
   sequence.prefill = sequence.num_tokens();
 }
 
-// How many more positions the free blocks and the last block's rest can take.
+// How many more positions fit into the free blocks and the rest of the last block.
 std::int64_t Scheduler::fitting(const Sequence& sequence) const {
   const auto blocks = static_cast<std::int64_t>(sequence.blocks.size()) + cache_.free_blocks();
   return blocks * options_.block_size - sequence.planned;
 }
 
-// Has blocks for the first `positions`, the new ones also in fresh_; or changes nothing.
+// Gives it blocks for the first `positions`, the new ones also in fresh_; or changes nothing.
 bool Scheduler::reserve(Sequence& sequence, std::int64_t positions) {
   const std::int64_t missing = blocks_for(positions, options_.block_size) -
                                static_cast<std::int64_t>(sequence.blocks.size());
@@ -253,7 +255,7 @@ bool Scheduler::reserve(Sequence& sequence, std::int64_t positions) {
   return true;
 }
 
-// Puts the next `count` tokens of a request, which has the blocks for them, into the step.
+// Adds the next `count` tokens of a request, which has the blocks for them, to the step.
 void Scheduler::add(const std::shared_ptr<Sequence>& sequence, std::int64_t count) {
   Sequence& s = *sequence;
   const moetap::TokenRange positions{s.planned, s.planned + count};

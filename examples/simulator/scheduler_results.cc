@@ -1,4 +1,4 @@
-// What the steps brought: tokens that stand or do not, and requests that are over.
+// The results of steps: accepted and rejected tokens, and ended requests.
 #include <moetap/error.h>
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ std::vector<Ended> Scheduler::complete(Step step, std::span<const std::int32_t> 
   if (in_flight_.empty() || in_flight_.front().step != step) {
     throw moetap::ArgumentError(fmt::format("step {} is not the oldest in flight", step));
   }
-  std::vector<std::span<const Token>> samples;  // one a piece of work
+  std::vector<std::span<const Token>> samples;  // one per piece of work
   for (const Work& work : in_flight_.front().work) {
     samples.emplace_back();
     if (work.kind == SpanKind::prefill) continue;
@@ -49,7 +49,7 @@ std::vector<Ended> Scheduler::complete(Step step, std::span<const std::int32_t> 
   return finished;
 }
 
-// Takes what a step sampled for a request that still runs. True if that was its end.
+// Takes the tokens that a step sampled for a running request. Returns true if that was its end.
 bool Scheduler::accept(Step step, const Work& work, std::span<const Token> sampled) {
   Sequence& s = *work.sequence;
   if (work.kind == SpanKind::decode) {
@@ -59,7 +59,7 @@ bool Scheduler::accept(Step step, const Work& work, std::span<const Token> sampl
   } else {
     s.computed = work.positions.end;
   }
-  // What it accepts beyond its end does not stand.
+  // Tokens accepted beyond its end do not count.
   const std::int64_t left = s.request.length() - s.num_tokens();
   const auto taken = sampled.first(std::min(sampled.size(), static_cast<std::size_t>(left)));
   s.tokens.insert(s.tokens.end(), taken.begin(), taken.end());
@@ -70,8 +70,8 @@ bool Scheduler::accept(Step step, const Work& work, std::span<const Token> sampl
   return false;
 }
 
-// Steps in flight were planned as if no draft were rejected. The worker knows better, and runs them
-// where the request really stands (H17).
+// Steps in flight were planned as if no draft were rejected. The worker runs them at the request's
+// real position (H17).
 void Scheduler::correct(Sequence& sequence) {
   std::int64_t next = sequence.computed;
   for (InFlight& step : in_flight_) {
@@ -126,7 +126,7 @@ Ended Scheduler::abort(const std::shared_ptr<Sequence>& sequence) {
   const bool streamed = s.taken > s.start;
   moetap::RowPlan rows = streamed ? ledger_.rows_since(s.id, s.taken) : moetap::RowPlan();
   moetap::RowPlan all = ledger_.abort(s.id);
-  // Of the prompt what was planned, of the output what stands.
+  // Counts planned tokens for the prompt, and accepted ones for the output.
   const bool runs = s.state == Sequence::State::running;
   const std::int64_t has = runs ? std::min(s.planned, s.num_tokens() - 1) : 0;
   std::erase(running_, sequence);

@@ -14,17 +14,17 @@ struct Sequence {
   std::uint64_t id = 0;
   Request request;
 
-  // What its client does.
+  // The behaviour of its client.
   bool wants_rows = true;
-  bool streams = false;          // asks for rows while they are made
+  bool streams = false;          // asks for rows while the request runs
   std::int64_t abort_after = 0;  // steps since it was admitted; 0: never
-  std::int64_t start = 0;        // has the rows below before it is admitted
-  std::int64_t taken = 0;        // has the rows below by now
+  std::int64_t start = 0;        // has the rows before this one when it is admitted
+  std::int64_t taken = 0;        // has the rows before this one by now
 
   enum class State { waiting, running, over };
   State state = State::waiting;
-  Step admitted = 0;      // the step before that; it may wait again since
-  std::uint64_t run = 0;  // how often it was started; replies to steps of earlier runs do not count
+  Step admitted = 0;      // the step before its latest start; it may wait again since
+  std::uint64_t run = 0;  // how often it was started; replies to steps of earlier runs are ignored
 
   std::vector<Token> tokens;      // prompt and what was sampled
   std::vector<BlockHash> hashes;  // of its full blocks
@@ -32,18 +32,18 @@ struct Sequence {
   // Of this run.
   std::vector<BlockId> blocks;
   bool told = false;               // the worker knows it
-  std::int64_t cached_blocks = 0;  // of `blocks`, that the cache knows by their hash
+  std::int64_t cached_blocks = 0;  // of `blocks`: those that the cache knows by their hash
   std::int64_t prefill = 0;        // positions below are of tokens that were known at its start
-  std::int64_t computed = 0;       // positions whose KV and tokens stand
+  std::int64_t computed = 0;       // positions whose KV and tokens are final
   std::int64_t planned = 0;        // by all steps so far, if none of their drafts is rejected
 
   bool was_admitted() const { return run > 0; }
   bool decodes() const { return planned >= prefill; }
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
 
-  // Has the prompt's tokens from now on.
+  // Fills in the prompt's tokens.
   void begin();
-  // Brings `hashes` up to the tokens.
+  // Extends `hashes` to all full blocks of tokens.
   void extend_hashes(int block_size);
 };
 

@@ -1,4 +1,4 @@
-// Token ids of the pretended model.
+// Token ids of the simulated model.
 #pragma once
 
 #include <moetap/kernel.h>
@@ -18,7 +18,7 @@ MOETAP_DEVICE constexpr std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Whether something that has this chance happens, drawn from a seed and what it is about.
+// Whether an event with this chance happens, drawn from a seed and the event's subject.
 constexpr bool happens(double chance, std::uint64_t seed, std::uint64_t about) {
   return static_cast<double>(mix(seed ^ mix(about)) >> 11) * 0x1p-53 < chance;
 }
@@ -28,7 +28,7 @@ constexpr Token sampled_token(std::uint64_t seed, std::int64_t position) {
   return static_cast<Token>(mix(seed ^ mix(static_cast<std::uint64_t>(position))) % kVocabulary);
 }
 
-// The token that the draft model proposes for it: another one with the chance `reject_rate`.
+// The token that the draft model proposes for it: with the chance `reject_rate` a different one.
 constexpr Token draft_token(std::uint64_t seed, std::int64_t position, double reject_rate) {
   const Token right = sampled_token(seed, position);
   const bool wrong = happens(reject_rate, ~seed, static_cast<std::uint64_t>(position));

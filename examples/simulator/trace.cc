@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t kMaxLength = 1'000'000'000;  // tokens of one request; positions are 32 bit
 constexpr std::string_view kAzureHeader = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
-// Ids of blocks that traces do not name: set apart from the small numbers that traces use.
+// Ids of blocks that traces do not name: distinct from the small numbers that traces use.
 constexpr std::uint64_t shared_block(std::uint64_t index) { return (3ULL << 62) | index; }
 constexpr std::uint64_t own_block(std::uint64_t request, std::uint64_t index) {
   return (1ULL << 63) | (request << 24) | index;
@@ -58,7 +58,8 @@ std::int64_t parse_number(const Line& line, std::string_view field, std::string_
   return line.length(field, value);
 }
 
-// Lengths come without contents: start with one of the shared blocks, go on with blocks of its own.
+// The lengths come without contents: start with one of the shared blocks, continue with the
+// request's own.
 Request parse_azure(const Line& line, std::uint64_t index) {
   std::array<std::string_view, 3> fields;
   std::string_view rest = line.text;
@@ -188,7 +189,7 @@ Trace generate_trace(std::size_t count, std::uint64_t seed) {
   Trace trace{"generated", {}};
   for (std::uint64_t i = 0; i < count; ++i) {
     Request request{fmt::format("generated:{}", i + 1), mix(seed + i + 1), 0, draw(8, 160), {}};
-    // One in three goes on where an earlier one was; the others share a system prompt.
+    // One in three continues an earlier request; the others share a system prompt.
     if (i > 0 && random() % 3 == 0) {
       const Request& earlier = trace.requests[random() % i];
       request.block_hashes = earlier.block_hashes;

@@ -11,7 +11,8 @@
 
 namespace demo {
 
-// A prompt is made of blocks of this many tokens (the last may be shorter), as in Mooncake's trace.
+// A prompt consists of blocks of this many tokens (the last may be shorter), as in Mooncake's
+// trace.
 inline constexpr std::int64_t kPromptBlock = 512;
 
 struct Request {
@@ -19,7 +20,7 @@ struct Request {
   std::uint64_t seed = 0;                   // of its sampled tokens
   std::int64_t prompt = 0;                  // tokens, at least 1
   std::int64_t output = 0;                  // tokens to be sampled, at least 1
-  std::vector<std::uint64_t> block_hashes;  // one a prompt block; equal ids hold equal tokens
+  std::vector<std::uint64_t> block_hashes;  // one per prompt block; equal ids mean equal tokens
 
   // Token `position` of the prompt. Traces hold no text, so the tokens are a function of the block.
   Token prompt_token(std::int64_t position) const;
@@ -36,12 +37,12 @@ struct Trace {
 };
 
 // The first `count` requests of an Azure CSV (TIMESTAMP,ContextTokens,GeneratedTokens) or Mooncake
-// JSONL trace (timestamp, input_length, output_length, hash_ids), told apart by their content;
-// 0: at most the first kDefaultRequests. Azure's lengths come without contents: each of its
-// requests starts with one of kSharedPrompts prompt blocks, so that prefixes are shared. Arrival
-// times are ignored: all requests are there from the start, in order.
-// moetap::ArgumentError with file and line for a line that is broken, wherever it is, and for a
-// trace with fewer requests than `count`; moetap::SystemError for a file that cannot be read.
+// JSONL trace (timestamp, input_length, output_length, hash_ids), told apart by their content; 0:
+// at most the first kDefaultRequests. Azure's lengths come without contents: each of its requests
+// starts with one of kSharedPrompts prompt blocks, so that prefixes are shared. Arrival times are
+// ignored: all requests are there from the start, in order. moetap::ArgumentError with file and
+// line for any malformed line, and for a trace with fewer requests than `count`.
+// moetap::SystemError for a file that cannot be read.
 inline constexpr std::size_t kDefaultRequests = 300;
 inline constexpr std::uint64_t kSharedPrompts = 4;
 Trace load_trace(const std::filesystem::path& path, std::size_t count, std::uint64_t seed);

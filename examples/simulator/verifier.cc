@@ -48,7 +48,7 @@ void Verifier::check(const Request& request, moetap::TokenRange expected,
   for (std::int64_t position = range.start; position < range.end; ++position) {
     switch (routes.state(position)) {
       case moetap::RowState::present:
-      case moetap::RowState::unverified:  // a layout without stamps: only the ids can tell
+      case moetap::RowState::unverified:  // a layout without stamps: only the ids can be checked
         check_row(request, position, routes.row(position));
         continue;
       case moetap::RowState::missing:
@@ -104,7 +104,7 @@ bool Verifier::matches(Token token, std::int64_t position, std::span<const std::
   return std::memcmp(expected_row_.data(), row.data(), row.size()) == 0;
 }
 
-// Behind the ids; the bytes between are 0 and stay so.
+// After the ids; the bytes between are 0 and stay so.
 void Verifier::fill_weights(Token token, std::int64_t position) {
   const std::size_t width = moetap::weight_bytes(shape_.weight_type());
   if (width == 0) return;

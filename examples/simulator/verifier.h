@@ -17,9 +17,9 @@ namespace demo {
 
 struct VerifierCounts {
   std::int64_t expected = 0;  // S-1 rows of a request of S tokens
-  std::int64_t verified = 0;  // claimed to be right, and every id is
-  std::int64_t wrong = 0;     // claimed to be right, and is not
-  std::int64_t missing = 0;   // named as not there, by its state
+  std::int64_t verified = 0;  // reported as right, and every id is
+  std::int64_t wrong = 0;     // reported as right, and is not
+  std::int64_t missing = 0;   // reported as not present, by its state
   std::int64_t stale = 0;
   std::int64_t clobbered = 0;
   std::vector<std::string> examples;  // the first few that were not verified

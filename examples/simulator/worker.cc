@@ -34,7 +34,7 @@ class Worker {
 
   std::string device_name() const { return device_->name(); }
 
-  // Runs one step; what the reply points at is valid until the next.
+  // Runs one step; the memory of the reply is valid until the next step.
   StepReply run(const PlanView& plan);
 
   void end_requests(std::span<const PlanEnd> ended);
@@ -98,7 +98,7 @@ Worker::Worker(const WorkerConfig& config)
   host_tokens_ = device_->allocate_pinned(tokens * sizeof(Token));
   host_positions_ = device_->allocate_pinned(tokens * sizeof(std::int32_t));
   host_slots_ = device_->allocate_pinned(tokens * sizeof(Slot));
-  // Rows of padding are computed too, so that these are defined.
+  // Padding rows are computed too, so these must be defined.
   stream_->fill(tokens_.data(), 0, tokens_.size());
   stream_->fill(positions_.data(), 0, positions_.size());
 
@@ -131,8 +131,8 @@ void Worker::run_router(int layer, std::int64_t rows) {
                   (rows + RouterKernel::kTile - 1) / RouterKernel::kTile);
 }
 
-// Its MoE layers have the ids of the target's first ones. They are not bound, so that nothing of
-// them is captured (H1).
+// Its MoE layers have the same ids as the target's first ones. They are not bound, so they are not
+// captured (H1).
 void Worker::run_draft_model(std::int64_t rows) {
   for (const int layer : {0, 1}) run_router(layer, rows);
 }
@@ -169,7 +169,7 @@ StepReply Worker::run(const PlanView& plan) {
   if (forward_time_.count() > 0) stream_->call(sleep_for, &forward_time_);
   batch_.sample(plan);
 
-  // An engine waits here for the sampled tokens; what publish() takes after that is moetap's.
+  // An engine waits here for the sampled tokens; the time of publish() after that is moetap's cost.
   stream_->record(*forward_done_);
   forward_done_->synchronize();
   const std::int64_t forward_end = monotonic_ns();
@@ -180,8 +180,8 @@ StepReply Worker::run(const PlanView& plan) {
           batch_.sampled()};
 }
 
-// The tokens are sampled: an engine whose scheduler does not take rows in goes on without them.
-// They are missing, and the simulator's scheduler, which counts them, is told so.
+// The tokens are sampled, so an engine continues without the rows if its scheduler does not take
+// them in. The rows are missing; the simulator's scheduler is told so and counts them.
 void Worker::publish(moetap::StepGuard& open) {
   try {
     open.publish(slots_.as<Slot>());
@@ -216,7 +216,7 @@ void serve(Socket& socket) {
   while (const auto received = socket.receive()) {
     const PlanView plan = decode_plan(received->payload);
     worker.end_requests(plan.ended);
-    if (plan.spans.empty()) continue;  // all requests are over
+    if (plan.spans.empty()) continue;  // all requests have ended
     encode(worker.run(plan), reply);
     socket.send(Message::reply, reply);
   }
@@ -233,7 +233,7 @@ int run_worker(int fd) {
     try {
       socket.send(Message::error, std::string(error.what()));
     } catch (const moetap::SystemError&) {
-      // The scheduler is gone, and nobody is left to tell.
+      // The scheduler has ended, so there is no process to report to.
     }
     return 1;
   }

@@ -1,4 +1,4 @@
-// The worker process: runs the scheduler's plans on a device, and captures what its router picks.
+// The worker process: runs the scheduler's plans on a device, and captures its router's picks.
 #pragma once
 
 namespace demo {
