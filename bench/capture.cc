@@ -1,4 +1,4 @@
-// What a step's captures cost: one kernel a layer, until the device has done them.
+// The cost of a step's captures: one kernel per layer, until the device has finished.
 #include <moetap/host_device.h>
 
 #include <benchmark/benchmark.h>

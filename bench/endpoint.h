@@ -1,4 +1,4 @@
-// The endpoint of a benchmark: a name of this process's own.
+// The endpoint of a benchmark, with a name of this process's own.
 #pragma once
 
 #include <moetap/endpoint.h>

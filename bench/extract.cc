@@ -1,5 +1,5 @@
-// All rows of a request that is over: Ledger::finish() and read_rows(), against one memcpy of the
-// same bytes into memory of its own, which is taken in the same way.
+// All rows of an ended request: Ledger::finish() and read_rows(), compared with one memcpy of the
+// same bytes into new memory, which is allocated in the same way.
 #include <moetap/ledger.h>
 #include <moetap/read_rows.h>
 #include <moetap/read_transport.h>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::array<std::int64_t, 3> kLengths{500, 4096, 32768};
 
-// Read in turn, so that all lengths go round as many rows.
+// Requests are read in turn, so that all lengths cycle through equally many rows.
 constexpr std::int64_t kRows = 32768;
 
 using Clock = std::chrono::steady_clock;
@@ -36,7 +36,7 @@ double seconds_of(Call&& call) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Requests of one length whose rows are there, in blocks from all over the cache.
+// Requests of one length whose rows are present, in blocks from all over the cache.
 class Finished {
  public:
   Finished(const std::string& transport, const ModelShape& shape, std::int64_t tokens)
@@ -54,7 +54,7 @@ class Finished {
     }
   }
 
-  // One more request of them that hits the whole of its prefix; finishes it.
+  // Admits another request whose whole prefix hits one of them, and finishes it.
   Routes extract(std::uint64_t i, double& seconds) {
     const std::vector<BlockId>& blocks = blocks_[i % blocks_.size()];
     const std::uint64_t request = ++requests_;

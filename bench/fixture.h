@@ -1,5 +1,5 @@
-// What benchmarks set up before they measure: made once for all consecutive benchmarks that use it,
-// and gone before the next one is made, since each has its own buffers, threads and processes.
+// The setup of benchmarks. It is made once for all consecutive benchmarks that use it, and
+// destroyed before the next one is made, as each has its own buffers, threads and processes.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ inline CurrentFixture& current_fixture() {
   return current;
 }
 
-// The Fixture of this key, whatever the arguments: they must follow from the key.
+// The Fixture of this key. The arguments must be determined by the key.
 template <class Fixture, class... Arguments>
 Fixture& fixture(const std::string& key, Arguments&&... arguments) {
   CurrentFixture& current = current_fixture();

@@ -1,5 +1,5 @@
-// How cost grows with the buffer (it should not: the same working set in a larger one) and with the
-// number of steps that were published before (it must not).
+// How cost grows with the buffer size (it should not: the working set is the same) and with the
+// number of steps published before (it must not).
 #include <benchmark/benchmark.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// What the books cost a scheduler: a decode step of all running requests, some of which end and
-// make room for new ones; and the plan of a request that is over.
+// The cost of the ledger for a scheduler: a decode step of all running requests, some of which end
+// and make room for new ones; and the plan of an ended request.
 #include <moetap/ledger.h>
 
 #include <benchmark/benchmark.h>
@@ -17,23 +17,23 @@ namespace {
 constexpr std::int64_t kManySlots = 1024 * 1024;
 constexpr std::int64_t kRequests = 256;
 
-// Of each request. Its prompt is one chunk of a step, then each step samples a token.
+// The tokens of each request. Its prompt is one chunk of a step; then each step samples a token.
 constexpr std::int64_t kPrompt = 64;
 constexpr std::int64_t kOutput = 256;
 
-// An engine's scheduler at its simplest: it always has one more request, and blocks come back in
-// the order in which requests end.
+// The simplest scheduler of an engine: it always has another request, and blocks come back in the
+// order in which requests end.
 class Decoding {
  public:
   Decoding(std::int64_t requests, std::int64_t num_slots, int block_size)
       : ledger_(num_slots / block_size, block_size), free_(shuffled_blocks(num_slots, block_size)) {
-    // Some request ends in every step or so.
+    // In nearly every step some request ends.
     for (std::int64_t i = 0; i < requests; ++i) {
       Request& request = running_.emplace_back();
       request.output = kOutput * (i + 1) / requests;
       admit(request);
     }
-    for (std::int64_t i = 0; i < 2 * kOutput; ++i) step();  // until all have been replaced
+    for (std::int64_t i = 0; i < 2 * kOutput; ++i) step();  // until all requests have been replaced
   }
 
   void step() {

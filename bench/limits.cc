@@ -1,5 +1,5 @@
-// What no transport can beat: narrow rows moved by plain loops, with no lock, stamp, check or
-// notice. Same rows, same slots, and the same kind of memory as the transport's (4 KiB pages that
+// The lower bound for any transport: narrow rows moved by plain loops, without lock, stamp, check
+// or notification. The same rows, slots and kind of memory as the transports' (4 KiB pages that
 // processes share).
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>

@@ -1,5 +1,6 @@
-// What publishing costs where only some requests want their rows: all, every other one, one in 32,
-// none. Each takes turns with steps that all is wanted of; of_all is the ratio of the two medians.
+// The cost of publishing if only some requests want their rows: all, every other one, one in 32,
+// none. Each alternates with steps of which all rows are wanted; of_all is the ratio of the two
+// medians.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ struct Share {
 };
 constexpr Share kShares[] = {{"all", 1}, {"half", 2}, {"1of32", 32}, {"none", 0}};
 
-// Of a step's requests: kRequestTokens tokens each, or as few as make one_in requests of the step.
+// The tokens per request: kRequestTokens, or fewer so that the step has one_in requests.
 std::vector<TokenRange> wanted_tokens(const Share& share, std::int64_t tokens) {
   std::vector<TokenRange> wanted;
   if (share.one_in == 0) return wanted;

@@ -28,7 +28,7 @@ Process::Process(const std::function<void()>& body) {
 }
 
 Process::~Process() {
-  if (pid_ <= 0) return;  // -1 would be every process that there is
+  if (pid_ <= 0) return;  // -1 would mean every process
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
 }

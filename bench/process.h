@@ -12,8 +12,8 @@
 
 namespace moetap::bench {
 
-// Runs body() in a fork, which must be made while this process has one thread. The child ends when
-// body() returns or throws (then it says so), and is killed with its parent or with this object.
+// Runs body() in a forked child. Make it while this process has one thread. The child ends when
+// body() returns or throws (which it reports), and is killed when its parent or this object ends.
 class Process {
  public:
   explicit Process(const std::function<void()>& body);
@@ -21,14 +21,14 @@ class Process {
   Process& operator=(const Process&) = delete;
   ~Process();
 
-  // std::runtime_error if the child has ended: whoever waits for it would wait for ever.
+  // std::runtime_error if the child has ended: a wait for it would never end.
   void require_alive();
 
  private:
   pid_t pid_;
 };
 
-// A T that both processes see; made before the fork.
+// A T that both processes share; made before the fork.
 template <class T>
 class Shared {
  public:

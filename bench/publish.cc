@@ -1,6 +1,6 @@
 // The worker's end. publish/shm: from the end of the forward pass until the rows are visible, which
-// is when the call returns. publish/device: the time that the call takes of the worker's, with a
-// scheduler in another process that takes the steps in. publish_host/shm: the host half alone.
+// is when the call returns. publish/device: the duration of the call in the worker, with a
+// scheduler in another process that takes the steps in. publish_host/shm: only the host half.
 
 #include <benchmark/benchmark.h>
 

@@ -17,7 +17,7 @@ Publish shm_publisher(const Endpoint& endpoint) {
   };
 }
 
-// What the device transport's copy leaves in the ring.
+// Writes what the device transport's copy leaves in the ring.
 Publish device_publisher(const Endpoint& endpoint) {
   auto producer = std::make_shared<ChannelProducer>(endpoint);
   return [producer, shape = endpoint.shape](Step step, std::span<const Slot> slots,

@@ -1,4 +1,4 @@
-// The host half of a worker, for readers that need rows to read.
+// The host half of a worker, for benchmarks of readers.
 #pragma once
 
 #include <moetap/endpoint.h>

@@ -1,4 +1,4 @@
-// The worker's end of a transport in a benchmark, with a scheduler where it needs one.
+// The worker's end of a transport in a benchmark, with a scheduler if it needs one.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ struct Publishing {
     const auto start = Scheduler::Clock::now();
     worker->publish(SlotMappings::offset(i, tokens));
     const std::chrono::duration<double> took = Scheduler::Clock::now() - start;
-    // The ring is empty again, as it would be after a forward pass that takes its time.
+    // Waits until the ring is empty again, as it would be after a real forward pass.
     if (scheduler && !(wanted && wanted->empty())) scheduler->wait(number);
     return took.count();
   }

@@ -1,4 +1,5 @@
-// The scheduler's end: rows of `tokens` slots, with their states, from a buffer that holds them.
+// The scheduler's end: reads the rows of `tokens` slots, with their states, from a buffer that has
+// them.
 #include <benchmark/benchmark.h>
 
 #include <string>

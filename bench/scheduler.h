@@ -14,8 +14,8 @@
 
 namespace moetap::bench {
 
-// Takes in each step as it is published, and reads its rows if told to. Made before the worker's
-// end and before any thread; ends with this object.
+// Takes in each step as it is published, and reads its rows if requested. Make it before the
+// worker's end and before any thread. The process ends with this object.
 class Scheduler {
  public:
   using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC: the same in both processes
@@ -23,10 +23,11 @@ class Scheduler {
   // transport: "shm" or "device".
   Scheduler(std::string_view transport, const Endpoint& endpoint);
 
-  // Before the step is published: its first slot in SlotMappings, and how many of them to read.
+  // Call it before the step is published. The step's first slot in SlotMappings, and the number of
+  // slots to read.
   void expect(std::int64_t offset, std::int64_t tokens);
 
-  // Waits until the step was taken in, and its rows read; returns when that was.
+  // Waits until the step was taken in and its rows were read; returns the time of that.
   Clock::time_point wait(Step step);
 
  private:

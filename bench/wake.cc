@@ -1,5 +1,5 @@
-// What it costs to tell another process something: half a round trip through a word in shared
-// memory, by a waiter that spins and by one that sleeps in a futex.
+// The cost of notifying another process: half a round trip through a word in shared memory, with a
+// waiter that spins and one that sleeps in a futex.
 
 #include <benchmark/benchmark.h>
 

@@ -20,11 +20,11 @@ class Worker {
   // transport: "shm" or "device".
   Worker(std::string_view transport, const Endpoint& endpoint);
 
-  // A forward pass of so many tokens, all layers captured; returns when the device has done it.
-  // `wanted` as in StepInfo.
+  // A forward pass of so many tokens, with all layers captured. Returns when the device has
+  // finished it. `wanted` is as in StepInfo.
   Step forward(std::int64_t tokens, std::optional<std::span<const TokenRange>> wanted = {});
 
-  // Publishes it under the slots that start at `offset` in SlotMappings.
+  // Publishes it with the slots that start at `offset` in SlotMappings.
   void publish(std::int64_t offset);
 
  private:
@@ -37,7 +37,7 @@ class Worker {
   Step step_ = 0;
 };
 
-// `bytes` of device memory, filled from the host's.
+// `bytes` of device memory, copied from the host.
 Buffer upload(Device& device, Stream& stream, const void* from, std::size_t bytes);
 
 }  // namespace moetap::bench

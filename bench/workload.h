@@ -1,5 +1,5 @@
-// What every benchmark here and the Python baseline (workload.py) move: the same models, the same
-// token counts, the same slots.
+// The workload of every benchmark here and of the Python baseline (python_design.py): the same
+// models, token counts and slots.
 #pragma once
 
 #include <moetap/shape.h>
@@ -19,8 +19,8 @@ namespace moetap::bench {
 inline constexpr std::array<const char*, 3> kModels{"qwen3-30b-a3b", "deepseek-v3",
                                                     "nemotron-3-super"};
 inline constexpr std::array<std::int64_t, 6> kTokens{1, 16, 64, 256, 2048, 8192};
-// Steps a run for what cannot be repeated without a forward pass before it: some tens of
-// milliseconds' worth, and round the working set where that is a few steps.
+// The number of steps per run, for operations that need a forward pass before each repetition: some
+// tens of milliseconds, and once through the working set if that is a few steps.
 constexpr std::int64_t steps_of(std::int64_t tokens) {
   return tokens >= 8192 ? 8 : tokens >= 2048 ? 32 : tokens >= 256 ? 128 : 256;
 }
@@ -28,12 +28,13 @@ constexpr std::int64_t steps_of(std::int64_t tokens) {
 inline constexpr std::int64_t kMaxTokens = 8192;
 inline constexpr std::int64_t kBlockSize = 16;
 
-// Slots of the buffer, unless a benchmark is about just that.
+// The number of slots in the buffer, unless a benchmark varies it.
 inline constexpr std::int64_t kSlots = 64 * 1024;
 
-// Slots that a benchmark goes round, whatever the buffer's size and the step's tokens, so that all
-// it compares have the same share in the caches. A scheduler reads what was written in the last
-// seconds: about this many rows, too many for a core's own cache but not for the shared one.
+// The number of slots that a benchmark cycles through, whatever the buffer's size and the step's
+// tokens. So all compared variants have the same share of the caches. A scheduler reads what was
+// written in the last seconds: about this many rows, which fit the shared cache but not a core's
+// own.
 inline constexpr std::int64_t kWorkingSet = 16 * 1024;
 
 // The working set in steps of `tokens`: blocks of kBlockSize slots, drawn at random from the whole
@@ -42,7 +43,7 @@ class SlotMappings {
  public:
   explicit SlotMappings(std::int64_t num_slots = kSlots);
 
-  // All of it; step `i` of `tokens` has slots()[offset(i, tokens) …].
+  // The whole working set; step `i` of `tokens` tokens has slots()[offset(i, tokens) …].
   std::span<const Slot> slots() const { return slots_; }
   static std::int64_t offset(std::uint64_t i, std::int64_t tokens) {
     return static_cast<std::int64_t>(i % static_cast<std::uint64_t>(kWorkingSet / tokens)) * tokens;
@@ -56,8 +57,8 @@ class SlotMappings {
   std::vector<Slot> slots_;
 };
 
-// A generator that two languages can share (Knuth's MMIX constants), for the order of blocks and
-// for expert ids.
+// A random generator that two languages can share (Knuth's MMIX constants), for the order of blocks
+// and for expert ids.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}

@@ -1,5 +1,5 @@
-// The subcommands. Each prints its result to standard output, as text or as JSON, and throws what
-// failure.h makes an exit status of.
+// The subcommands. Each prints its result to standard output, as text or as JSON, and throws
+// exceptions that failure.h turns into an exit status.
 #pragma once
 
 #include <moetap/shape.h>
@@ -18,7 +18,7 @@ struct InspectOptions {
   std::string name;  // of a segment, or an instance; empty: all
   bool json = false;
 };
-// kDamaged if one of them is.
+// kDamaged if a segment is damaged.
 ExitStatus inspect_command(const InspectOptions& options);
 
 struct WatchOptions {
@@ -35,7 +35,7 @@ struct DumpOptions {
   std::string file;
   std::string type;  // of ids; empty: the narrowest, int16 or int32 with one of the next two
   bool missing = false;
-  bool hidden_layers = false;  // rows of all of the model's layers
+  bool hidden_layers = false;  // rows of all the model's layers
   Step first_step = 1;
   Step last_step = std::numeric_limits<Step>::max();
   std::chrono::milliseconds limit{2000};
@@ -43,7 +43,7 @@ struct DumpOptions {
 };
 ExitStatus dump_command(const DumpOptions& options);
 
-// All numbers but those of the model and `blocks` are 1 or more.
+// All numbers except those of the model and `blocks` are 1 or more.
 struct PlanOptions {
   std::string config;  // a file; or
   std::string model;   // a known model; or
@@ -52,7 +52,7 @@ struct PlanOptions {
   int experts = 0;
   std::string weights = "none";
   std::int64_t tokens = 8192;
-  std::int64_t blocks = 0;  // 0: of no endpoint, but the model alone
+  std::int64_t blocks = 0;  // 0: no endpoint, only the model
   int block_size = 16;
   int ranks = 1;
   int ring_depth = 4;

@@ -30,7 +30,7 @@ namespace {
 constexpr RowState kStates[] = {RowState::present, RowState::missing, RowState::stale,
                                 RowState::clobbered, RowState::unverified};
 
-// Or one whose head says nothing of what it is, which endpoint_of() has more to say of.
+// Or one whose head does not say what it is: endpoint_of() gives a better error for it.
 SegmentInfo buffer_named(const std::string& name) {
   using Kind = SegmentInfo::Kind;
   const auto found = select_segments(name);
@@ -49,7 +49,7 @@ SegmentInfo buffer_named(const std::string& name) {
       printable(name), found.size()));
 }
 
-// A living worker's under the lock, as any reader.
+// A living worker's buffer is read under the lock, as by any reader.
 Routes read_routes(const SegmentFile& file, Endpoint endpoint, std::span<const Slot> slots,
                    const DumpOptions& options) {
   Routes routes(endpoint.shape, {0, static_cast<std::int64_t>(slots.size())});
@@ -63,7 +63,7 @@ Routes read_routes(const SegmentFile& file, Endpoint endpoint, std::span<const S
   return routes;
 }
 
-// What a file gives further is checked as rows from elsewhere are (H20, H32).
+// Rows that a file passes on are checked like all rows from elsewhere (H20, H32).
 void require_sound(const Routes& routes, std::span<const Slot> slots, const std::string& name) {
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const auto row = routes.row(static_cast<std::int64_t>(i));
@@ -128,7 +128,8 @@ std::string beside(const std::string& path, std::string_view what) {
   return fmt::format("{}.{}.npy", stem, what);
 }
 
-// A dump replaces what it writes, and nothing else: weights that it has none of may be anybody's.
+// A dump replaces only the files that it writes: a weights file may belong to other rows if this
+// dump has none.
 void require_no_weights(const std::string& rows) {
   const std::string path = beside(rows, "weights");
   struct stat status {};
@@ -139,8 +140,8 @@ void require_no_weights(const std::string& rows) {
                   path));
 }
 
-// Wherever this ends, rows that are there have their own states and weights beside them: they come
-// last, and an earlier dump's go first.
+// Wherever this is interrupted, a rows file has its own states and weights beside it: it is written
+// last, and an earlier dump's is removed first.
 void write_files(const std::string& path, const Routes& routes, IdType type, ArrayLayers layers) {
   const bool has_weights = routes.shape().weight_type() != WeightType::none;
   if (!has_weights) require_no_weights(path);

@@ -1,4 +1,4 @@
-// How the program ends, which scripts go by: see --help.
+// The program's exit status, for scripts: see --help.
 #pragma once
 
 #include <moetap/error.h>
@@ -9,11 +9,11 @@ namespace moetap::tool {
 
 enum ExitStatus : int {
   kDone = 0,
-  kFailed = 1,      // the system refused something, also to take the output
-  kUsage = 2,       // options, names or values that cannot be
+  kFailed = 1,      // the system refused a call, including the output
+  kUsage = 2,       // options, names or values that are not valid
   kNotThere = 3,    // no segment of that name
-  kDamaged = 4,     // a segment holds what no worker of ours writes
-  kNotPresent = 5,  // rows that were asked for are not all present
+  kDamaged = 4,     // a segment has contents that our worker cannot have written
+  kNotPresent = 5,  // not all requested rows are present
   kBusy = 6,        // a lock was not free in time
 };
 
@@ -21,7 +21,7 @@ class NotThere : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A signal that was held back came: it takes effect once everything is put away.
+// A deferred signal has arrived: it takes effect once everything is cleaned up.
 class Interrupted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -14,7 +14,7 @@ namespace moetap::tool {
 
 ExitStatus gc_command(const GcOptions& options) {
   std::exception_ptr refused;
-  // What the system does not let go of keeps nothing else from being removed.
+  // A segment that the system does not let be removed does not stop the removal of others.
   const auto may_remove = [&](const std::string& name) {
     if (options.dry_run) return true;
     try {

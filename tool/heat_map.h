@@ -1,4 +1,4 @@
-// How often each expert was picked, a line a layer.
+// How often each expert was picked, one line per layer.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ struct LayerLoad {
 
 struct HeatMapStyle {
   int columns = 64;  // cells in a line; with more experts, neighbours share one
-  int lines = 0;     // at most, taken evenly from all layers; 0: all
+  int lines = 0;     // maximum number, taken evenly from all layers; 0: all
   bool colour = false;
 };
 
-// Each cell shows its experts' picks against an even load's: in ten steps from none to twice that
-// and more, as colours or as " .:-=+*#%@". Behind it stands the busiest expert's.
+// Each cell shows its experts' picks relative to an even load, in ten levels from none to at least
+// twice that, as colours or as " .:-=+*#%@". The busiest expert's load follows.
 std::string heat_map(const std::vector<LayerLoad>& layers, const HeatMapStyle& style);
 
 }  // namespace moetap::tool

@@ -21,10 +21,10 @@ namespace {
 
 using Kind = SegmentInfo::Kind;
 
-// What was written before what has just been read is there for what is read next.
+// Writes that precede the value just read are visible to the next reads.
 void fence() { std::atomic_thread_fence(std::memory_order_acquire); }
 
-// By its head, which is there when everything else is.
+// By its head, which is written after everything else.
 Kind kind_of(const SegmentFile& file) {
   const auto magic = file.size().bytes < sizeof(std::uint64_t) ? 0 : file.at<std::uint64_t>(0);
   fence();
@@ -34,7 +34,7 @@ Kind kind_of(const SegmentFile& file) {
   throw MismatchError(fmt::format("unknown magic {:#018x}", magic));
 }
 
-// Its maker has reserved all of it: what is not there, nobody has to read.
+// Its creator has reserved all of it: a part that does not exist need not be read.
 void require_bytes(const SegmentFile& file, std::size_t needed) {
   const auto [bytes, there] = file.size();
   if (bytes < needed) {
@@ -70,12 +70,12 @@ Endpoint checked_endpoint(const SegmentFile& file, Kind kind) {
     }
     require_bytes(file, ring ? Ring::bytes(endpoint) : native_bytes(endpoint));
     return endpoint;
-  } catch (const std::logic_error& error) {  // ArgumentError: nobody makes such an endpoint
+  } catch (const std::logic_error& error) {  // ArgumentError: no such endpoint is valid
     throw MismatchError(error.what());
   }
 }
 
-// Nothing of an entry that is empty or being written.
+// Nothing for an entry that is empty or being written.
 std::optional<std::pair<Step, std::string>> failed_step(const SegmentFile& file,
                                                         std::size_t entry) {
   const auto step_now = [&] { return file.at<Step>(entry + offsetof(FailedStep, step)); };
@@ -88,10 +88,11 @@ std::optional<std::pair<Step, std::string>> failed_step(const SegmentFile& file,
   return std::pair(step, std::string(reason.data(), strnlen(reason.data(), reason.size())));
 }
 
-// The kernel lists no holder that this PID namespace has no number for: who may have the lock then
-// knows that nobody had. For a moment only, so that who wants it meanwhile polls once more.
+// The kernel does not list a lock's owner that has no pid in this PID namespace. So this tries to
+// take the lock: success shows that it was free. It is kept only briefly; a process that wants it
+// meanwhile polls once more.
 void inspect_lock(FileLock lock, Inspection& found) {
-  constexpr int kTries = 10;  // one that is listed a moment later
+  constexpr int kTries = 10;  // an owner that is listed a moment later
   for (int tries = 0; tries < kTries && found.lock_holder == 0; ++tries) {
     found.lock_holder = lock.holder();
     found.lock_held = found.lock_holder != 0 || !lock.try_lock();
@@ -116,8 +117,8 @@ std::uint64_t committed_now(const SegmentFile& file) {
   return file.at<std::uint64_t>(offsetof(RingControl, committed));
 }
 
-// Both ends go on meanwhile. Counters only grow, and `released` is at most `committed` and at least
-// a depth below it: then what was read of it before and after has to fit in the same way.
+// Both ends continue meanwhile. Counters only grow, and `released` is within the ring's depth below
+// `committed`. The values of `released` read before and after must satisfy this too.
 std::uint64_t waiting_now(const SegmentFile& file, std::uint64_t depth) {
   const auto released_now = [&] { return file.at<std::uint64_t>(offsetof(RingControl, released)); };
   const std::uint64_t before = released_now();
@@ -132,8 +133,8 @@ std::uint64_t waiting_now(const SegmentFile& file, std::uint64_t depth) {
   return committed > after ? committed - after : 0;
 }
 
-// The last record that says how a step ended, 0 if none does: behind it are others, at most a
-// ring's depth. Nothing if a descriptor was overwritten while it was read.
+// The step of the last record that has a step's outcome, 0 if none has. At most a ring's depth of
+// other records come after it. Nothing if a descriptor was overwritten while it was read.
 std::optional<Step> try_last_step(const SegmentFile& file, std::uint64_t depth) {
   const std::uint64_t committed = committed_now(file);
   fence();
@@ -142,7 +143,7 @@ std::optional<Step> try_last_step(const SegmentFile& file, std::uint64_t depth) 
         file.at<Descriptor>(sizeof(RingControl) + (n - 1) % depth * sizeof(RingDescriptor));
     fence();
     const std::uint64_t now = committed_now(file);
-    // The producer describes a record just before it hands it over.
+    // The producer writes a record's descriptor just before it hands the record over.
     if (now != committed && now - n + 1 >= depth) return std::nullopt;
     using D = Descriptor::Kind;
     if (descriptor.kind > D::step_done) {
@@ -154,7 +155,7 @@ std::optional<Step> try_last_step(const SegmentFile& file, std::uint64_t depth) 
   return Step{0};
 }
 
-// The same twice is no half of a write.
+// Two equal reads are not half of a write.
 DroppedSteps dropped_so_far(const SegmentFile& file) {
   struct alignas(DropNote) Copy {
     std::array<std::byte, sizeof(DropNote)> bytes;
@@ -172,7 +173,7 @@ DroppedSteps dropped_so_far(const SegmentFile& file) {
 }
 
 void inspect_ring(const SegmentFile& file, Inspection& found) {
-  constexpr int kTries = 1000;  // no worker fills a ring in the time of one, again and again
+  constexpr int kTries = 1000;  // no worker fills a ring again and again in the time of one read
   const auto depth = static_cast<std::uint64_t>(found.endpoint->ring_depth);
   found.waiting = waiting_now(file, depth);
   found.dropped = dropped_so_far(file);

@@ -1,4 +1,4 @@
-// What a segment says about itself, as far as it can be believed.
+// What a segment says about itself, as far as it is plausible.
 #pragma once
 
 #include <moetap/endpoint.h>
@@ -18,7 +18,7 @@ namespace moetap::tool {
 
 struct Inspection {
   SegmentInfo segment;
-  std::string problem{};               // why it cannot be what a worker made; else empty
+  std::string problem{};               // why a worker cannot have made it; else empty
   std::optional<Endpoint> endpoint{};  // of a native buffer or a ring without a problem
   Step last_step = 0;                  // whose outcome was published
   std::vector<std::pair<Step, std::string>> failed_steps{};  // a buffer's latest, with the reasons
@@ -30,13 +30,14 @@ struct Inspection {
   DroppedSteps dropped{};     // by a ring's worker, so far
 };
 
-// Reads, and changes nothing; only whether a buffer's lock is free it finds out by taking it. What
-// it is now counts, not what it was when it was found. NotThere if it has been removed.
+// Reads the segment and changes nothing, except that it takes a buffer's lock to see whether it is
+// free. Reports the segment's present state, not that when it was found. NotThere if it has been
+// removed.
 Inspection inspect(const SegmentInfo& segment);
 
-// The endpoint that a native buffer or a ring is of: the instance and rank come from its name, all
-// else from its control block. MismatchError that says what cannot be; TimeoutError if it is still
-// being made.
+// The endpoint of a native buffer or a ring. The instance and rank come from its name, all else
+// from its control block. MismatchError that says what is not valid. TimeoutError if it is still
+// being created.
 Endpoint endpoint_of(const SegmentFile& file);
 
 nlohmann::json to_json(const Inspection& inspection);

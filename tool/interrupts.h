@@ -1,4 +1,4 @@
-// SIGHUP, SIGINT and SIGTERM, at a time when they are wanted.
+// Defers SIGHUP, SIGINT and SIGTERM to a suitable time.
 #pragma once
 
 #include <signal.h>
@@ -7,22 +7,22 @@
 
 namespace moetap::tool {
 
-// Holds them back while it lives; one that came takes effect at its end. Those that this process
-// was told to ignore stay ignored.
+// Defers these signals during its lifetime; one that arrived takes effect at its end. Signals that
+// this process ignores stay ignored.
 class Interrupts {
  public:
-  Interrupts();  // SystemError, as the waiting below
+  Interrupts();  // SystemError, also from waiting below
   ~Interrupts();
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;
 
   bool came() const { return !sleep(std::chrono::nanoseconds(0)); }
-  // False, at once, if one came.
+  // Returns false at once if a signal arrived.
   bool sleep(std::chrono::nanoseconds pause) const;
-  // Those that came take no effect.
+  // Discards signals that arrived.
   void forget() const;
 
-  int descriptor() const { return fd_; }  // for poll(): readable if one came
+  int descriptor() const { return fd_; }  // for poll(): readable if a signal arrived
 
  private:
   sigset_t before_{};

@@ -12,7 +12,7 @@
 namespace moetap::tool {
 namespace {
 
-// For the lock: a look that has to wait for longer is left out.
+// The timeout for the lock: a look that would take longer is skipped.
 constexpr Milliseconds kLimit{100};
 
 std::uint32_t id_at(std::span<const std::byte> row, IdType type, std::size_t index) {
@@ -27,12 +27,12 @@ void count(std::span<const std::byte> row, const ModelShape& shape, std::vector<
   for (LayerLoad& layer : load) {
     for (int k = 0; k < shape.top_k(); ++k, ++index) {
       const std::uint32_t id = id_at(row, shape.id_type(), index);
-      if (id < layer.picks.size()) ++layer.picks[id];  // rows are as good as who wrote them
+      if (id < layer.picks.size()) ++layer.picks[id];  // rows are only as reliable as their writer
     }
   }
 }
 
-// Every n-th of the slots that it is given, at most so many, whatever their number.
+// Samples every n-th of the given slots, at most so many, whatever their number.
 class EvenSample {
  public:
   explicit EvenSample(std::size_t most) : most_(most) {}
@@ -86,7 +86,7 @@ void LiveSegment::look_at_buffer(Activity& activity) {
     Endpoint endpoint = *endpoint_;
     endpoint.limit = kLimit;
     reader_ = make_shm_reader(endpoint);
-    last_step_ = reader_->poll();  // the first look only says where it starts
+    last_step_ = reader_->poll();  // the first look only sets the starting point
   }
   activity.last_step = reader_->poll();
   if (activity.last_step <= last_step_) return;

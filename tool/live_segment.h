@@ -1,4 +1,4 @@
-// A segment that a living worker writes, looked at again and again.
+// Observes a segment that a living worker writes.
 #pragma once
 
 #include <moetap/endpoint.h>
@@ -16,17 +16,17 @@
 
 namespace moetap::tool {
 
-// What happened between two looks.
+// The changes between two looks.
 struct Activity {
   std::string name;
   bool ring = false;
-  std::string problem{};  // why it could not be looked at; else empty
+  std::string problem{};  // why it could not be read; else empty
 
-  std::uint64_t steps = 0;  // numbers that the last step went up by
+  std::uint64_t steps = 0;  // increase of the last step's number
   Step last_step = 0;
-  std::uint64_t rows = 0;  // a buffer's that are newer: of rows written twice, once
+  std::uint64_t rows = 0;  // new rows of a buffer; a row written twice counts once
   std::uint64_t waiting = 0;
-  // Of at most kSample of those rows, spread evenly, so that one lock's hold is short.
+  // Of at most kSample of these rows, spread evenly, so that the lock is kept only briefly.
   std::uint64_t sampled = 0;
   std::vector<LayerLoad> load{};
 };

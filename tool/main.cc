@@ -1,4 +1,4 @@
-// moetap: looks at what moetap's workers have in shared memory, and plans what they will take.
+// moetap: inspects the shared memory of moetap's workers, and plans how much memory they will need.
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
@@ -93,7 +93,7 @@ may be using one. Workers do the same when they start.)";
 constexpr std::int64_t kAnyNumber = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kHour = 3'600'000;
 
-// CLI11's own conversion takes octal numbers, and the largest for what is larger.
+// CLI11's own conversion accepts octal numbers, and clamps larger ones to the maximum.
 std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t least,
                           std::int64_t most) {
   std::int64_t value = 0;
@@ -135,7 +135,7 @@ class Program {
   }
 
  private:
-  // False if it has printed what was asked for.
+  // Returns false if it has printed the requested help or version.
   bool parsed(int argc, char** argv) {
     try {
       app.parse(argc, argv);
@@ -267,7 +267,8 @@ class Program {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error, which removes it
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow becomes an error, after which it is
+                                  // removed
   occupy_standard_descriptors();
   return Program().run(argc, argv);
 }

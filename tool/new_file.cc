@@ -19,7 +19,7 @@
 namespace moetap::tool {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{1} << 20;  // between two looks for a signal
+constexpr std::size_t kPiece = std::size_t{1} << 20;  // between two checks for a signal
 
 void require_replaceable(const std::string& path) {
   struct stat status {};

@@ -1,4 +1,4 @@
-// A file that is there whole or not at all, for its user only.
+// A file that appears complete or not at all, readable only by its user.
 #pragma once
 
 #include <string>
@@ -8,12 +8,11 @@
 
 namespace moetap::tool {
 
-// Written beside the file of that name, which it takes the place of. Until keep() it is removed
-// with this object.
+// Written beside the file that it replaces. Before keep() it is removed with this object.
 class NewFile {
  public:
-  // ArgumentError if there is something that is no plain file, a symbolic link too: nothing but a
-  // file is replaced, and no link is followed. SystemError.
+  // ArgumentError if the path exists and is not a plain file, or is a symbolic link: only plain
+  // files are replaced, and links are not followed. SystemError.
   explicit NewFile(std::string path);
   ~NewFile();
   NewFile(const NewFile&) = delete;
@@ -21,13 +20,13 @@ class NewFile {
 
   // Appends. SystemError; Interrupted.
   void write(std::string_view bytes, const Interrupts& interrupts);
-  // Gives it its name. SystemError.
+  // Renames it to its final name. SystemError.
   void place();
   void keep() { at_.clear(); }
 
  private:
   std::string path_;
-  std::string at_;  // where it lies now
+  std::string at_;  // its present path
   int fd_ = -1;
 };
 

@@ -13,7 +13,7 @@
 namespace moetap::tool {
 namespace {
 
-constexpr int kNone = -1;  // poll() passes it over
+constexpr int kNone = -1;  // poll() ignores it
 
 bool write_all(std::string_view text, int interrupted) {
   while (!text.empty()) {
@@ -23,7 +23,7 @@ bool write_all(std::string_view text, int interrupted) {
       throw SystemError(errno, "cannot wait for the standard output");
     }
     if (ready[1].revents != 0) return false;
-    // A pipe that has room takes that many without waiting.
+    // A pipe that has room accepts this many bytes without waiting.
     const ssize_t n =
         write(STDOUT_FILENO, text.data(), std::min<std::size_t>(text.size(), PIPE_BUF));
     if (n < 0 && errno != EINTR && errno != EAGAIN) {
@@ -38,7 +38,7 @@ bool write_all(std::string_view text, int interrupted) {
 
 void occupy_standard_descriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    // For reading only, so that writing to it stays an error.
+    // Opened read-only, so that writing to it stays an error.
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDONLY);
   }
 }

@@ -1,4 +1,4 @@
-// Standard output. What does not arrive there is an error: a script must not take half of a result
+// Standard output. Output that does not arrive is an error: a script must not take part of a result
 // for all of it.
 #pragma once
 
@@ -8,13 +8,14 @@
 
 namespace moetap::tool {
 
-// Before anything is opened: a standard descriptor that is closed would become the next file's.
+// Call it before anything is opened: the next file would get the number of a closed standard
+// descriptor.
 void occupy_standard_descriptors();
 
 // SystemError.
 void print(std::string_view text);
 
-// The same; false if a signal came before somebody took all of it.
+// The same; returns false if a signal arrived before all of it was read.
 bool print(std::string_view text, const Interrupts& interrupts);
 
 }  // namespace moetap::tool

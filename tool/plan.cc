@@ -1,5 +1,5 @@
-// What an endpoint will take. Every number comes from the function that the code itself allocates
-// by.
+// The memory that an endpoint will need. Every number comes from the function that the allocation
+// itself uses.
 #include <moetap/endpoint.h>
 
 #include <fmt/format.h>

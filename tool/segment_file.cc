@@ -30,7 +30,7 @@ void read_stamps(const SegmentFile& file, Slot first, std::span<Step> stamps) {
 
 }  // namespace
 
-// A pipe that another put in its place must not keep us waiting.
+// A pipe that another process put in its place must not block us.
 SegmentFile::SegmentFile(const std::string& name)
     : name_(name), fd_(shm_open(name.c_str(), O_RDONLY | O_NONBLOCK, 0)) {
   if (fd_ < 0 && errno == ENOENT) throw NotThere(fmt::format("no shared memory {}", name));

@@ -1,5 +1,5 @@
-// A segment as a file that is read, never mapped: whatever its owner or a neighbour does meanwhile
-// (also cut it short) ends in an exception at worst, and nobody is disturbed.
+// A segment as a file that is read, never mapped. If its owner or another process changes it
+// meanwhile (or truncates it), the worst case is an exception, and no process is disturbed.
 #pragma once
 
 #include <moetap/read_rows.h>
@@ -21,24 +21,24 @@ namespace moetap::tool {
 
 class SegmentFile {
  public:
-  // NotThere; MismatchError if it may not be read or is no plain file.
+  // NotThere. MismatchError if it may not be read or is not a plain file.
   explicit SegmentFile(const std::string& name);
   ~SegmentFile();
   SegmentFile(const SegmentFile&) = delete;
   SegmentFile& operator=(const SegmentFile&) = delete;
 
   const std::string& name() const { return name_; }
-  // As they are now.
+  // The present values.
   struct Size {
     std::size_t bytes = 0;
-    std::size_t there = 0;  // of them, in memory: less of a sparse file
+    std::size_t there = 0;  // bytes in memory: fewer for a sparse file
   };
   Size size() const;
 
   pid_t owner_pid() const;  // of its living owner; 0 if there is none
   FileLock lock() const { return {fd_, "/dev/shm" + name_}; }  // of a native buffer
 
-  // MismatchError if it ends before that.
+  // MismatchError if the file is shorter.
   void read(std::size_t offset, std::span<std::byte> to) const;
 
   template <class T>
@@ -54,13 +54,13 @@ class SegmentFile {
   int fd_;
 };
 
-// Stamps of a native buffer: the step that wrote a slot's row, 0 for none. Of all of so many slots,
-// a piece at a time with the piece's first slot; and of these slots.
+// Stamps of a native buffer: the step that wrote a slot's row, 0 for none. The first function gives
+// those of all slots in pieces, with each piece's first slot; the second those of the given slots.
 void for_each_stamps(const SegmentFile& file, std::int64_t num_slots,
                      const std::function<void(Slot, std::span<const Step>)>& use);
 std::vector<Step> stamps_of(const SegmentFile& file, std::span<const Slot> slots);
 
-// The rows of these slots (narrow ids), as they are.
+// The unchecked rows of these slots (narrow ids).
 void read_rows(const SegmentFile& file, std::int64_t num_slots, std::size_t row_bytes,
                std::span<const Slot> slots, std::span<std::byte> rows);
 

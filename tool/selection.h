@@ -1,4 +1,4 @@
-// Which segments a command is about.
+// The segments that a command applies to.
 #pragma once
 
 #include <moetap/segments.h>
@@ -8,8 +8,8 @@
 
 namespace moetap::tool {
 
-// All if `name` is empty, else the segment of that name (also without its '/'), or all of that
-// instance.
+// All segments if `name` is empty; otherwise the segment of that name (also without its '/'), or
+// all of that instance.
 std::vector<SegmentInfo> select_segments(const std::string& name);
 
 }  // namespace moetap::tool

@@ -1,4 +1,4 @@
-// Numbers and strangers' words for people to read.
+// Formats numbers and untrusted text for people to read.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace moetap::tool {
 // "3.2 MB"; powers of 1000.
 std::string human_bytes(std::uint64_t bytes);
 
-// Without what a terminal would act on, and as valid UTF-8: other bytes become \xNN.
+// Valid UTF-8 without terminal control characters: other bytes become \xNN.
 std::string printable(std::string_view text);
 
 // "process 4711", or `none` for 0.

@@ -87,7 +87,7 @@ class Watch {
   }
 
  private:
-  // Workers come and go; one of the same name may be another.
+  // Workers start and end: one of the same name may be a different worker.
   void find() {
     auto alive = select_segments(options_.name);
     std::erase_if(alive, [](const SegmentInfo& segment) {

@@ -1,4 +1,4 @@
-// A kernel that pretends to be a layer's share of a forward pass.
+// A kernel that simulates a layer's share of a forward pass.
 #pragma once
 
 #include <moetap/kernel.h>
@@ -8,7 +8,7 @@
 
 namespace moetap::bench {
 
-// Keeps its stream for so long.
+// Keeps its stream busy for this long.
 struct Busy {
   std::int64_t ns;
 

@@ -82,7 +82,7 @@ class Layers {
     cache_.capture(layer, ids, 0, *stream_);
   }
 
-  // us of a step whose layers do this, as a graph.
+  // The time in us of a step whose layers do this, as a graph.
   double step_us(const std::function<void(int)>& layer) {
     stream_->begin_capture();
     for (int i = 0; i < model_.num_layers; ++i) layer(i);
@@ -105,7 +105,7 @@ class Layers {
   Step step_ = 0;
 };
 
-// us that a layer's capture adds to the router that it comes with.
+// The time in us that a layer's capture adds to its router.
 struct Added {
   double fused, separate;
 };
@@ -153,7 +153,7 @@ void check_weights(Device& device, Figures& figures, const Model& model, std::in
 }  // namespace
 
 void check_capture(Device& device, Figures& figures) {
-  // A host's router is only there to show that this works.
+  // The router on a host only shows that this works.
   const std::vector<std::int64_t> token_counts = device.name() == "host"
                                                      ? std::vector<std::int64_t>{2}
                                                      : std::vector<std::int64_t>{64, 256, 2048};

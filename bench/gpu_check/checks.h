@@ -1,4 +1,4 @@
-// The checks, a file each.
+// The checks, one file each.
 #pragma once
 
 #include <moetap/device.h>
@@ -11,24 +11,24 @@
 
 namespace moetap::bench {
 
-// What a layer's capture costs inside a graph: alone, behind a router, and fused with it.
+// The cost of a layer's capture inside a graph: alone, after a router, and fused with it.
 void check_capture(Device& device, Figures& figures);
 
-// Snapshot against a device copy, the copy to the host against one to memory of the device's.
+// The snapshot compared with a device copy, and the copy to the host with one to device memory.
 void check_transfer(Device& device, Figures& figures);
 
-// Both transports' schedulers, in processes that are made before any device is opened.
+// Both transports' schedulers, in processes that are started before any device is opened.
 struct Schedulers {
   Schedulers();
   Endpoint shm_endpoint;
   Endpoint device_endpoint;
-  // Ended before their worker, whose end they would complain about.
+  // Ended before their worker, as they would report its end.
   std::optional<Scheduler> shm;
   std::optional<Scheduler> device;
 };
 
-// What both transports cost a worker whose forward pass takes 2, 5 and 10 ms, by calls and as a
-// graph, and when the rows are visible to the scheduler.
+// The cost of both transports for a worker whose forward pass takes 2, 5 and 10 ms, by calls and as
+// a graph, and the time until the rows are visible to the scheduler.
 void check_steps(Device& device, Schedulers& schedulers, Figures& figures);
 
 }  // namespace moetap::bench

@@ -1,4 +1,4 @@
-// What a check measured, with its goal if it has one.
+// A measured value, with its goal if it has one.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,5 @@
-// What capturing costs on a device; gpu_check.py runs it behind the tests and prints the table.
+// The cost of capturing on a device. gpu_check.py runs this program after the tests and prints the
+// table.
 #include <moetap/cuda_device.h>
 #include <moetap/device.h>
 

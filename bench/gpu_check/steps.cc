@@ -26,7 +26,8 @@ Endpoint endpoint_of(const char* transport) {
           .shape = ModelShape::known(kModel),
           .num_slots = kSlots,
           .max_tokens = kMaxTokens,
-          .limit = std::chrono::minutes(5)};  // a scheduler's for its worker, which comes late
+          .limit = std::chrono::minutes(5)};  // for a scheduler's wait for its worker, which starts
+                                              // late
 }
 
 Buffer upload(Device& device, Stream& stream, const void* from, std::size_t bytes) {
@@ -44,7 +45,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// An engine whose forward pass is a kernel a layer, which takes its share of the time.
+// An engine whose forward pass is one kernel per layer, which takes its share of the time.
 class Engine {
  public:
   Engine(Device& device, const Endpoint& endpoint, std::unique_ptr<Transport> transport)
@@ -61,7 +62,8 @@ class Engine {
     for (const int layer : shape_.moe_layers()) capturer_.bind(layer);
   }
 
-  // us of one step with a forward pass of so many ms; when its rows are visible, if it captures.
+  // The time in us of one step with a forward pass of so many ms, and until its rows are visible,
+  // if it captures.
   struct Step {
     double us = 0;
     double visible_us = 0;
@@ -128,7 +130,7 @@ class Engine {
   moetap::Step number_ = 0;
 };
 
-// With and without capturing in turn, so that a machine that is slower for a while is so for both.
+// Alternates with and without capturing, so that a temporary slowdown of the machine affects both.
 void check_mode(Engine& engine, Scheduler& scheduler, const std::string& transport, double ms,
                 bool in_graph, Figures& figures) {
   std::unique_ptr<Graph> plain;

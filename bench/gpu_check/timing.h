@@ -1,4 +1,4 @@
-// How long queued work takes.
+// Measures how long queued work takes.
 #pragma once
 
 #include <moetap/device.h>
@@ -15,12 +15,12 @@ inline double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// The median over rounds of what one of `count` repetitions of queue() takes, in us. The host only
-// queues and waits at the end, so this is the device's time unless queueing is slower.
+// The time in us of one of `count` repetitions of queue(), as the median over rounds. The host only
+// queues, and waits at the end, so this is the device's time unless queueing is slower.
 template <class Queue>
 double us_each(Stream& stream, int count, Queue&& queue) {
   constexpr int kRounds = 5;
-  for (int i = 0; i < count; ++i) queue();  // loads what is loaded once
+  for (int i = 0; i < count; ++i) queue();  // a first round for everything that is loaded once
   stream.synchronize();
   std::vector<double> rounds;
   for (int round = 0; round < kRounds; ++round) {

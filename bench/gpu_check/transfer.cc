@@ -15,7 +15,7 @@
 namespace moetap::bench {
 namespace {
 
-// Memory as the transports' rings have it: shared, and pinned afterwards.
+// Memory like that of the transports' rings: shared, and then pinned.
 class SharedMemory {
  public:
   explicit SharedMemory(std::size_t bytes) : bytes_(bytes) {
