@@ -9,7 +9,7 @@ UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 
 LEDGER_REQUESTS = 256  # of entries ledger/step/<of>/<size>, unless that is their number
 
-# What is compared: the row's title, the first word of its entries, and the limit it has.
+# The comparisons: a row's title, the first word of its entries, and its limit.
 ROWS = (
     ("publish", "publish", "scatter"),
     ("publish, host part", "publish_host", "scatter"),

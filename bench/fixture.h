@@ -1,5 +1,5 @@
 // The setup of benchmarks. It is made once for all consecutive benchmarks that use it, and
-// destroyed before the next one is made, as each has its own buffers, threads and processes.
+// destroyed before the next one is made: each has its own buffers, threads and processes.
 #pragma once
 
 #include <memory>

@@ -18,7 +18,7 @@ from multiprocessing import shared_memory
 
 import numpy as np
 
-# (MoE layers, top_k, experts), as moetap::ModelShape::known has them.
+# (MoE layers, top_k, experts), as in moetap::ModelShape::known.
 MODELS = {
     "qwen3-30b-a3b": (48, 8, 128),
     "deepseek-v3": (58, 8, 256),
@@ -51,7 +51,7 @@ class Design:
         row = (layers, top_k)
         rng = np.random.default_rng(1)
         self.slots = slot_mappings()
-        # What routers pick, the device's memory for it, and the host array that a step is copied to.
+        # The routers' picks, their device memory, and the host array that a step is copied to.
         self.topk_ids = rng.integers(0, experts, (MAX_TOKENS, *row), dtype=np.int32)
         self.device = self.topk_ids.copy()
         self.host = np.empty_like(self.device)
@@ -60,8 +60,8 @@ class Design:
         self.buffer = np.ndarray((SLOTS, *row), dtype=np.int32, buffer=self.memory.buf)
         self.buffer.fill(0)
         self.lock = tempfile.TemporaryFile()
-        # The allocator of a process that has run for a while keeps memory of the sizes that it has
-        # seen; a fresh one would return it to the kernel after every read.
+        # Warms the allocator: in a long-running process it keeps memory of the sizes it has seen. A
+        # fresh allocator would return the memory to the kernel after every read.
         self.read(self.slots[:MAX_TOKENS])
 
     def close(self):

@@ -20,7 +20,7 @@ struct Inspection {
   SegmentInfo segment;
   std::string problem{};               // why a worker cannot have made it; else empty
   std::optional<Endpoint> endpoint{};  // of a native buffer or a ring without a problem
-  Step last_step = 0;                  // whose outcome was published
+  Step last_step = 0;                  // the last step with a published outcome
   std::vector<std::pair<Step, std::string>> failed_steps{};  // a buffer's latest, with the reasons
 
   std::int64_t rows_present = 0;  // a native buffer's

@@ -267,8 +267,7 @@ class Program {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow becomes an error, after which it is
-                                  // removed
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond RLIMIT_FSIZE is then an error
   occupy_standard_descriptors();
   return Program().run(argc, argv);
 }

@@ -27,8 +27,8 @@ struct Schedulers {
   std::optional<Scheduler> device;
 };
 
-// The cost of both transports for a worker whose forward pass takes 2, 5 and 10 ms, by calls and as
-// a graph, and the time until the rows are visible to the scheduler.
+// The cost of both transports for a worker, by calls and as a graph, and the time until the rows
+// are visible to the scheduler. The forward pass takes 2, 5 and 10 ms.
 void check_steps(Device& device, Schedulers& schedulers, Figures& figures);
 
 }  // namespace moetap::bench

@@ -21,7 +21,7 @@ import time
 
 NO_GPU = 3
 SECONDS = 350  # of the 6 minutes that a check may take, all parts together
-# Between them they launch every kernel.
+# Together they launch every kernel.
 KERNEL_SUITES = (
     "DeviceCacheOn", "RouterOn", "BindOn", "DeviceOrder.RunsEach", "PartGatherOn", "GatheredStepOn",
     "WantedRowsOn", "SlotRowsOn", "RouteSinkOn",

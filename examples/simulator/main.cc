@@ -1,4 +1,4 @@
-// moetap-demo: serves a request trace with pretended models, and checks every route that moetap
+// moetap-demo: serves a request trace with simulated models, and checks every route that moetap
 // delivers.
 #include <moetap/error.h>
 #include <moetap/shape.h>
@@ -158,7 +158,7 @@ void set_kv_blocks(Options& o, const Trace& trace) {
   }
 }
 
-// Before a run whose figures would be lost. Leaves what is in it.
+// Checked before a run, so that its figures are not lost at the end. Keeps the file's contents.
 void expect_writable(const std::string& path) {
   if (!std::ofstream(path, std::ios::app)) throw moetap::SystemError(errno, "cannot write " + path);
 }

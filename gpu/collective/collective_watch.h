@@ -33,7 +33,7 @@ class CollectiveBackend {
 // all operations.
 class CollectiveWatch {
  public:
-  // `who` is in messages: "rank 1 of 4".
+  // `who` names this rank in messages: "rank 1 of 4".
   CollectiveWatch(Device& device, CollectiveBackend& backend, Milliseconds limit, std::string who);
   ~CollectiveWatch();  // does not wait for running operations
   CollectiveWatch(const CollectiveWatch&) = delete;

@@ -52,7 +52,7 @@ class ShmTransport final : public Transport {
       writer_.publish(step.step(), record.slots, record.rows);
     } catch (const std::logic_error& refused) {  // only the writer checks for repeated slots
       fail(step.step(), record, refused.what());
-    } catch (const MismatchError& overwritten) {  // by another process; the next step goes on
+    } catch (const MismatchError& overwritten) {  // by another process; the next step works
       fail(step.step(), record, overwritten.what());
     }
   }

@@ -118,8 +118,8 @@ class ChannelConsumer {
   // otherwise the next item says so. MismatchError as peek().
   DropRun dropped() const;
 
-  // Returns when peek() would return a record or dropped() has changed since `known` (true), or
-  // when nothing arrived within the timeout or can arrive because the producer is dead (false).
+  // Returns true when peek() would return a record or dropped() has changed since `known`. Returns
+  // false when nothing arrived within the timeout, or the producer is dead so that nothing can.
   bool wait(Milliseconds limit, const DropRun& known = {});
   bool producer_alive() const;
 

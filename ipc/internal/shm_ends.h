@@ -31,7 +31,7 @@ std::unique_ptr<ShmSink> make_wire_sink(const Endpoint& endpoint);
 std::unique_ptr<SlotReadTransport> make_native_reader(const Endpoint& endpoint);
 std::unique_ptr<SlotReadTransport> make_wire_reader(const Endpoint& endpoint);
 
-// A reader keeps the lock for at most this many bytes of rows at a time (about 0.1 ms), so that the
+// A reader keeps the lock for at most this many bytes of rows at a time, about 0.1 ms. So the
 // worker never waits for all rows of a long request.
 inline constexpr std::size_t kBytesPerHold = std::size_t{1} << 20;
 

@@ -28,8 +28,8 @@ inline std::chrono::steady_clock::time_point deadline_after(std::chrono::millise
          std::clamp(limit, milliseconds(0), milliseconds(std::chrono::hours(24 * 365)));
 }
 
-// How long a waiter spins before it sleeps. A cache line crosses cores in about 0.2 us, a futex
-// wake takes about 25 us, so spinning for about one wake costs at most twice the better choice.
+// How long a waiter spins before it sleeps. A cache line crosses cores in about 0.2 us; a futex
+// wake takes about 25 us. Spinning for about one wake costs at most twice the better choice.
 inline constexpr std::chrono::microseconds kSpin{25};
 
 // Returns true when ready() returns true, or false at the deadline. ready() may be called from a

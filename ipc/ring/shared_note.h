@@ -40,8 +40,8 @@ class SharedNote {
   }
 
  private:
-  // Every access is a release or an acquire, so that a reader that sees a word of a write also sees
-  // the version with which the write began.
+  // Every access is a release or an acquire. So a reader that sees a word of a write also sees the
+  // version with which the write began.
   std::atomic<std::uint64_t> version_{0};  // odd: being written
   std::array<std::atomic<std::uint64_t>, kWords> words_{};
 };

@@ -86,7 +86,7 @@ class DirectoryBlockStore final : public BlockStore {
 
  private:
   struct Held {
-    OpenFile file;  // whose lock keeps it
+    OpenFile file;  // its lock keeps the block
     std::uint64_t count = 0;
   };
 

@@ -42,7 +42,7 @@ class RowStamp {
   Step bits_ = 0;
 };
 
-// A request's claim to a block. It stands until the block is given to another request.
+// A request's claim to a block. It is valid until the block is given to another request.
 struct BlockClaim {
   BlockId block = 0;
   std::uint64_t generation = 0;

@@ -80,9 +80,9 @@ class Capturer {
 
   // Captures the first top_k columns of this rank's rows, and of their weights if the shape has
   // some. ArgumentError if the layout does not allow the number of rows or columns (the message has
-  // the given and the allowed number), or if the weights are not the shape's. StateError outside a
-  // step or graph, RangeError for a layer without a router. The device checks which layers a step
-  // captured, also when a graph is replayed: a missing or repeated layer fails the step.
+  // both numbers), or if the weights are not the shape's. StateError outside a step or graph,
+  // RangeError for a layer without a router. The device checks which layers a step captured, also
+  // when a graph is replayed: a missing or repeated layer fails the step.
   void capture(int model_layer, const TopkIds& topk_ids, Stream& stream);
 
   // Two ways to capture a bound layer's picks without capture() calls. Each is set up once for all

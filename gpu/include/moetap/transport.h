@@ -101,9 +101,9 @@ struct DeviceTransportOptions {
   OnFull on_full = OnFull::wait;
 };
 
-// Takes a snapshot on the step's stream, copies it asynchronously on a stream of its own into a
-// ring that the scheduler maps, and hands it over when the copy is done. publish() waits only while
-// the ring is full, up to endpoint.limit, or not at all: see OnFull.
+// Takes a snapshot on the step's stream. Copies it asynchronously, on a stream of its own, into a
+// ring that the scheduler maps. Hands it over when the copy is done. publish() waits only while the
+// ring is full, up to endpoint.limit, or not at all: see OnFull.
 std::unique_ptr<Transport> make_device_transport(Device& device, const Endpoint& endpoint,
                                                  DeviceTransportOptions options = {});
 
