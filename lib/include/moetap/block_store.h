@@ -1,4 +1,4 @@
-// Stores the rows of full KV blocks under the engine's block hashes. Routes can so follow offloaded
+// Stores the rows of full KV blocks under the engine's block hashes. So routes follow offloaded
 // blocks, and a prefix hit in another process finds them.
 #pragma once
 

@@ -18,7 +18,7 @@ enum class SequenceParts : std::uint8_t {
 };
 
 // The position of one rank. Every rank and the scheduler describe the same engine and differ only
-// in the `…_rank` fields. They so agree on which rank publishes which rows.
+// in the `…_rank` fields. So they agree on which rank publishes which rows.
 struct Topology {
   int dp_size = 1;
   int dp_rank = 0;
