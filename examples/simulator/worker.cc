@@ -72,7 +72,8 @@ std::unique_ptr<moetap::Transport> make_transport(moetap::Device& device,
   using moetap::HostCache;
   return moetap::make_device_transport(
       device, config.endpoint,
-      {.host_cache = config.rows_by_request ? HostCache::per_request : HostCache::scheduler});
+      {.host_cache = config.rows_by_request ? HostCache::per_request : HostCache::scheduler,
+       .drafts = moetap::Drafts::chain});
 }
 
 Worker::Worker(const WorkerConfig& config)

@@ -50,6 +50,12 @@ void check_requests(const StepInfo& step) {
           "request {} has {} tokens from position {}, where {} of the step's {} tokens are left",
           span.request, span.count, span.position, left, step.num_tokens));
     }
+    if (span.num_drafts < 0 || span.num_drafts >= span.count) {
+      throw ArgumentError(
+          fmt::format("request {} has {} drafts among {} tokens from position {}; allowed are 0 to "
+                      "{}, since the first token is none",
+                      span.request, span.num_drafts, span.count, span.position, span.count - 1));
+    }
     left -= span.count;
   }
   if (!step.requests.empty() && left > 0) {

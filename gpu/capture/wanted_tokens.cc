@@ -23,12 +23,12 @@ void WantedTokens::list(std::uint32_t* to) const {
   }
 }
 
-void assign_wanted_spans(const StepInfo& step, std::vector<RequestSpan>& spans) {
+void assign_wanted_spans(const StepInfo& step, std::vector<WantedSpan>& spans) {
+  spans.clear();
   if (!step.wanted) {
-    spans.assign(step.requests.begin(), step.requests.end());
+    for (const RequestSpan& span : step.requests) spans.push_back({span, {0, span.count}});
     return;
   }
-  spans.clear();
   auto wanted = step.wanted->begin();
   TokenRange tokens;  // of the current request
   for (const RequestSpan& span : step.requests) {
@@ -36,7 +36,7 @@ void assign_wanted_spans(const StepInfo& step, std::vector<RequestSpan>& spans) 
     while (wanted != step.wanted->end() && wanted->start < tokens.end) {
       const std::int64_t start = std::max(tokens.start, wanted->start);
       const std::int64_t end = std::min(tokens.end, wanted->end);
-      spans.push_back({span.request, span.position + start - tokens.start, end - start});
+      spans.push_back({span, {start - tokens.start, end - tokens.start}});
       if (wanted->end > tokens.end) break;  // the next request has the rest
       ++wanted;
     }

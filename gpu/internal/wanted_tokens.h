@@ -35,7 +35,15 @@ class WantedTokens {
   std::vector<TokenRange> ranges_;
 };
 
+// The wanted tokens of a request's span.
+struct WantedSpan {
+  RequestSpan span;
+  TokenRange tokens;  // within the span, from 0
+
+  RequestSpan part() const { return {span.request, span.position + tokens.start, tokens.size()}; }
+};
+
 // The wanted parts of step.requests, in the order of the rows in the step's record.
-void assign_wanted_spans(const StepInfo& step, std::vector<RequestSpan>& spans);
+void assign_wanted_spans(const StepInfo& step, std::vector<WantedSpan>& spans);
 
 }  // namespace moetap

@@ -29,12 +29,13 @@ struct Full {};  // the ring is full, and no thread could wait
 
 }  // namespace
 
-RequestKeeper::RequestKeeper(const Endpoint& endpoint, int max_steps, Keeping keeping)
+RequestKeeper::RequestKeeper(const Endpoint& endpoint, int max_steps, Drafts drafts,
+                             Keeping keeping)
     : keeping_(keeping),
       shape_(endpoint.shape),
       max_tokens_(endpoint.max_tokens),
       ring_(polled(endpoint)),
-      cache_(endpoint.shape.row_bytes()),
+      cache_(endpoint.shape.row_bytes(), drafts),
       steps_(static_cast<std::size_t>(max_steps)) {
   for (ExpectedStep& step : steps_) {
     step.requests.reserve(static_cast<std::size_t>(endpoint.max_tokens));
@@ -65,14 +66,14 @@ RequestKeeper::~RequestKeeper() {
   if (thread_.joinable()) thread_.join();
 }
 
-void RequestKeeper::expect(std::uint64_t number, Step step, std::span<const RequestSpan> requests) {
+void RequestKeeper::expect(std::uint64_t number, Step step, std::span<const WantedSpan> requests) {
   const std::lock_guard lock(mutex_);
   ExpectedStep& next = expected(number);
   next.step = step;
   next.requests.assign(requests.begin(), requests.end());
 }
 
-void RequestKeeper::drop(std::uint64_t after, Step step, std::span<const RequestSpan> requests,
+void RequestKeeper::drop(std::uint64_t after, Step step, std::span<const WantedSpan> requests,
                          std::uint64_t given_up) {
   {
     const std::lock_guard lock(mutex_);
@@ -81,17 +82,17 @@ void RequestKeeper::drop(std::uint64_t after, Step step, std::span<const Request
     drop.steps.last = step;
     ++drop.steps.total;
     drop.steps.given_up += given_up;
-    for (const RequestSpan& span : requests) add(span, drop.lost);
-    // Requests that ended while the step was open need not wait for another step.
-    for (End& end : ends_) end.after = std::min(end.after, after);
+    for (const WantedSpan& wanted : requests) add(wanted.part(), drop.lost);
+    // What was reported while the step was open need not wait for another step.
+    for (Told& told : told_) told.after = std::min(told.after, after);
   }
   wake_.notify_one();
 }
 
-void RequestKeeper::end(std::uint64_t request, RequestEnd how, std::uint64_t after) {
+void RequestKeeper::tell(Told told) {
   {
     const std::lock_guard lock(mutex_);
-    ends_.push_back({request, how, after});
+    told_.push_back(std::move(told));
   }
   wake_.notify_one();
 }
@@ -114,7 +115,7 @@ std::uint64_t RequestKeeper::num_kept() const {
 
 bool RequestKeeper::caught_up(Step step) const {
   const std::lock_guard lock(mutex_);
-  return last_kept_ >= step && !drop_is_next() && !end_is_next();
+  return last_kept_ >= step && !drop_is_next() && !told_is_next();
 }
 
 std::string RequestKeeper::stalled() const {
@@ -137,7 +138,7 @@ void RequestKeeper::run() noexcept {
   try {
     for (;;) {
       wake_.wait(lock,
-                 [this] { return stop_ || drop_is_next() || end_is_next() || step_is_next(); });
+                 [this] { return stop_ || drop_is_next() || told_is_next() || step_is_next(); });
       if (stop_) return;
       do_next(lock);
     }
@@ -171,12 +172,12 @@ bool RequestKeeper::do_next(std::unique_lock<std::mutex>& lock) {
     last_kept_ = drop.steps.last;
     return true;
   }
-  if (end_is_next()) {
-    const End end = ends_.front();
+  if (told_is_next()) {
+    const Told& told = told_.front();  // which stays where it is while others are added
     lock.unlock();
-    carry_out(end);
+    carry_out(told);
     lock.lock();
-    ends_.pop_front();
+    told_.pop_front();
     return true;
   }
   if (!step_is_next()) return false;
@@ -193,12 +194,12 @@ void RequestKeeper::keep(const ExpectedStep& step) {
   const StepRecordLayout layout(shape_, step.num_tokens);
   const StepRecordView record(shape_, step.num_tokens, {step.record, layout.bytes});
   std::size_t token = 0;
-  for (const RequestSpan& span : step.requests) {
-    const auto count = static_cast<std::size_t>(span.count);
+  for (const WantedSpan& wanted : step.requests) {
+    const auto count = static_cast<std::size_t>(wanted.tokens.size());
     if (step.fault) {
-      cache_.lose(span.request, span.position, span.count);
+      cache_.lose(step.step, wanted.part());
     } else {
-      cache_.put(span.request, span.position,
+      cache_.put(step.step, wanted,
                  record.rows.subspan(token * shape_.row_bytes(), count * shape_.row_bytes()),
                  record.slots.subspan(token, count));
     }
@@ -213,19 +214,25 @@ void RequestKeeper::keep(const ExpectedStep& step) {
 void RequestKeeper::lose(const Drop& drop) {
   const bool keeps = MOETAP_OFF("H36 rows that were kept from before a dropped step");
   for (const RequestSpan& span : drop.lost) {
-    if (!keeps) cache_.lose(span.request, span.position, span.count);
+    if (!keeps) cache_.lose(drop.steps.last, span);
   }
   ring_.drop(drop.steps);
 }
 
-void RequestKeeper::carry_out(const End& end) {
-  if (end.how == RequestEnd::preempted) {
-    if (!MOETAP_OFF("H10 rows that were kept of the first run")) cache_.clear(end.request);
+void RequestKeeper::carry_out(const Told& told) {
+  if (const auto* how = std::get_if<RequestEnd>(&told.what)) return carry_out(told.request, *how);
+  const auto& accepted = std::get<Accepted>(told.what);
+  cache_.accept(accepted.step, told.request, accepted.position, accepted.tokens);
+}
+
+void RequestKeeper::carry_out(std::uint64_t request, RequestEnd how) {
+  if (how == RequestEnd::preempted) {
+    if (!MOETAP_OFF("H10 rows that were kept of the first run")) cache_.clear(request);
     return;
   }
   // A request that never asked for rows would never be taken, and its end would stay in the reader.
-  if (end.how == RequestEnd::finished && cache_.has(end.request)) hand_over(end.request);
-  cache_.erase(end.request);
+  if (how == RequestEnd::finished && cache_.has(request)) hand_over(request);
+  cache_.erase(request);
 }
 
 void RequestKeeper::hand_over(std::uint64_t request) {
@@ -246,7 +253,10 @@ void RequestKeeper::hand_over(std::uint64_t request) {
     MOETAP_POINT("hand-over of rows");
   }
   acquire();
-  ring_.commit({.kind = Descriptor::Kind::request_end, .num_tokens = total, .request = request});
+  ring_.commit({.kind = Descriptor::Kind::request_end,
+                .num_tokens = total,
+                .request = request,
+                .position = kept.doubtful});
   handed_over_ = 0;
 }
 

@@ -2,6 +2,7 @@
 // neither the worker nor the device's callbacks ever wait for the scheduler.
 #pragma once
 
+#include <moetap/drafts.h>
 #include <moetap/endpoint.h>
 #include <moetap/step.h>
 
@@ -13,6 +14,8 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "gpu/transport/request_cache.h"
@@ -24,22 +27,34 @@ namespace moetap {
 // Where the work runs: in a thread, or in calls of work() for single-threaded tests.
 enum class Keeping { in_a_thread, in_work };
 
-// Takes steps and request ends in the order of the worker's calls: an end sees the rows of every
-// step before it and of none after it. The ring and the cache belong to its thread.
+// Takes steps, accepted drafts and request ends in the order of the worker's calls: an end sees the
+// rows of every step before it and of none after it. The ring and the cache belong to its thread.
 class RequestKeeper {
  public:
+  // As RequestCache::accept().
+  struct Accepted {
+    Step step = 0;
+    std::int64_t position = 0;
+    std::vector<std::int64_t> tokens;
+  };
+
   // At most `max_steps` steps are expected and not yet kept.
-  RequestKeeper(const Endpoint& endpoint, int max_steps, Keeping keeping);
+  RequestKeeper(const Endpoint& endpoint, int max_steps, Drafts drafts, Keeping keeping);
   ~RequestKeeper();  // drops rows that are not handed over
 
   // The worker's side. Says, before it arrives, which requests' rows the record with this number
   // (0, 1, 2 …) has. May be repeated.
-  void expect(std::uint64_t number, Step step, std::span<const RequestSpan> requests);
+  void expect(std::uint64_t number, Step step, std::span<const WantedSpan> requests);
   // The worker dropped the step after this many others: rows kept at its positions become missing.
-  void drop(std::uint64_t after, Step step, std::span<const RequestSpan> requests,
+  void drop(std::uint64_t after, Step step, std::span<const WantedSpan> requests,
             std::uint64_t given_up);
   // `after` this many steps, not below that of earlier calls.
-  void end(std::uint64_t request, RequestEnd how, std::uint64_t after);
+  void end(std::uint64_t request, RequestEnd how, std::uint64_t after) {
+    tell({request, after, how});
+  }
+  void accept(std::uint64_t request, Accepted accepted, std::uint64_t after) {
+    tell({request, after, std::move(accepted)});
+  }
 
   // Does the work that needs no waiting; does nothing if there is a thread.
   void work();
@@ -61,7 +76,7 @@ class RequestKeeper {
  private:
   struct ExpectedStep {
     Step step = 0;
-    std::vector<RequestSpan> requests;
+    std::vector<WantedSpan> requests;
     std::byte* record = nullptr;
     std::int64_t num_tokens = 0;
     StepFault fault;
@@ -72,15 +87,17 @@ class RequestKeeper {
     DropRun steps;
     std::vector<RequestSpan> lost;  // of all of them; adjacent ones are merged
   };
-  struct End {
+  // Of a request.
+  struct Told {
     std::uint64_t request;
-    RequestEnd how;
     std::uint64_t after;  // this many steps
+    std::variant<RequestEnd, Accepted> what;
   };
 
   void run() noexcept;
   bool do_next(std::unique_lock<std::mutex>& lock);
-  bool end_is_next() const { return !ends_.empty() && ends_.front().after <= num_kept_; }
+  void tell(Told told);
+  bool told_is_next() const { return !told_.empty() && told_.front().after <= num_kept_; }
   bool drop_is_next() const { return !drops_.empty() && drops_.front().after <= num_kept_; }
   bool step_is_next() const { return num_arrived_ > num_kept_; }
   ExpectedStep& expected(std::uint64_t number) { return steps_[number % steps_.size()]; }
@@ -88,7 +105,8 @@ class RequestKeeper {
   void keep(const ExpectedStep& step);
   static void add(const RequestSpan& span, std::vector<RequestSpan>& to);
   void lose(const Drop& drop);
-  void carry_out(const End& end);
+  void carry_out(const Told& told);
+  void carry_out(std::uint64_t request, RequestEnd how);
   void hand_over(std::uint64_t request);
   std::span<std::byte> acquire();
 
@@ -106,8 +124,8 @@ class RequestKeeper {
   std::uint64_t num_arrived_ = 0;
   std::uint64_t num_kept_ = 0;
   Step last_kept_ = 0;
-  std::deque<Drop> drops_;  // before the ends that come after as many steps
-  std::deque<End> ends_;
+  std::deque<Drop> drops_;  // before what is told after as many steps
+  std::deque<Told> told_;
   std::string stalled_;
   std::exception_ptr broken_;
 

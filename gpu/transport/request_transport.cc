@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpu/internal/wanted_tokens.h"
+#include "gpu/transport/drafted_steps.h"
 #include "gpu/transport/request_keeper.h"
 #include "gpu/transport/step_pipeline.h"
 
@@ -21,7 +22,8 @@ class RequestTransport final : public Transport {
                    Keeping keeping)
       : Transport(device, endpoint),
         on_full_(options.on_full),
-        keeper_(endpoint, endpoint.ring_depth, keeping),
+        drafts_(options.drafts),
+        keeper_(endpoint, endpoint.ring_depth, options.drafts, keeping),
         pipeline_(device, endpoint, options.staging_depth, endpoint.ring_depth, failures(),
                   [this](const StepPipeline::Arrival& arrival) {
                     keeper_.arrived(arrival.record, arrival.num_tokens, arrival.fault);
@@ -43,6 +45,7 @@ class RequestTransport final : public Transport {
     }
     open_ = !(step.wanted && step.wanted->empty());  // otherwise it is never published
     assign_wanted_spans(step, requests_);
+    if (drafts_ == Drafts::tree) drafted_.add(step);
   }
 
   void deliver(const Snapshot& step, Stream& stream) override {
@@ -74,16 +77,30 @@ class RequestTransport final : public Transport {
     throw_broken();
   }
 
+  void accept(Step step, std::uint64_t request, std::int64_t num_tokens,
+              std::span<const std::int64_t> accepted) override {
+    throw_broken();
+    const auto known = drafted_.accepted(step, request, num_tokens, accepted);
+    if (!known) return;
+    const auto [position, tokens] = *known;
+    keeper_.accept(request, {step, position, {tokens.begin(), tokens.end()}}, after_open());
+    drafted_.forget(step, request);
+    keeper_.work();
+  }
+
   void end_request(std::uint64_t request, RequestEnd how) override {
     throw_broken();
-    // A request that ends inside an open step has rows in that step too.
-    keeper_.end(request, how, num_published_ + (open_ ? 1 : 0));
+    keeper_.end(request, how, after_open());
+    if (how != RequestEnd::preempted) drafted_.erase(request);
     keeper_.work();
   }
 
   DroppedSteps dropped() const override { return dropped_; }
 
  private:
+  // Calls inside an open step are about that step too.
+  std::uint64_t after_open() const { return num_published_ + (open_ ? 1 : 0); }
+
   template <class Free>
   bool may_publish(Free&& free) {
     return pipeline_.wait_until(
@@ -126,9 +143,11 @@ class RequestTransport final : public Transport {
   }
 
   OnFull on_full_;
+  Drafts drafts_;
   DroppedSteps dropped_;
-  std::vector<Buffer> records_;        // pinned; used round-robin
-  std::vector<RequestSpan> requests_;  // requests of the open step's wanted tokens
+  DraftedSteps drafted_;
+  std::vector<Buffer> records_;       // pinned; used round-robin
+  std::vector<WantedSpan> requests_;  // requests of the open step's wanted tokens
   std::uint64_t num_published_ = 0;
   bool open_ = false;        // between begin_step() and publish()
   std::exception_ptr lost_;  // why a step that was given up could not be reported

@@ -34,7 +34,8 @@ struct Descriptor {
     request,      // rows of positions [position, position + num_tokens) of `request`, above those
                   // of its earlier records: [states: 1 byte per row, padded to 64][rows]
     request_end,  // `request` finished; num_tokens: the sum over all its records, so that a lost
-                  // one is noticed. A preempted or aborted request sends nothing.
+                  // one is noticed; position: rows from here on are valid only if all of them are
+                  // asked for. A preempted or aborted request sends nothing.
     step_done,    // per-request host cache: the step's rows are in the worker's cache
   };
   Kind kind = Kind::step;

@@ -25,7 +25,7 @@
 namespace moetap {
 
 inline constexpr std::uint64_t kRingMagic = 0x676e69722d74706dull;  // "mpt-ring"
-inline constexpr std::uint32_t kRingVersion = 6;
+inline constexpr std::uint32_t kRingVersion = 7;
 
 // Each counter and wake word has its own cache line. The consumer spins on `committed`, and would
 // otherwise slow down the producer's other writes (false sharing), and vice versa.

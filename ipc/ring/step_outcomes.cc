@@ -45,14 +45,21 @@ void StepOutcomes::dropped(const DropRun& run, const std::string& channel) {
   }
   if (runs_.size() > kRuns) {
     forgotten_ = std::max(forgotten_, runs_.front().last);
+    before_runs_ = runs_.front();
     runs_.pop_front();
   }
   last_ = run.last;
 }
 
-const DropRun* StepOutcomes::run_before(Step step) const {
-  const auto after = std::ranges::upper_bound(runs_, step, {}, &DropRun::first);
-  return after == runs_.begin() ? nullptr : &*std::prev(after);
+std::string StepOutcomes::why_dropped(const DropRun& run, const DropRun& before) {
+  constexpr std::string_view kFull =
+      "its ring was full and it is not to wait (OnFull::drop: call poll() more often, or raise "
+      "ring_depth)";
+  constexpr std::string_view kGaveUp = "it gave it up, as when its forward pass threw";
+  const std::uint64_t given_up = run.given_up - before.given_up;
+  if (given_up == 0) return std::string(kFull);
+  if (given_up == run.total - before.total) return std::string(kGaveUp);
+  return fmt::format("{}, or {}", kGaveUp, kFull);
 }
 
 void StepOutcomes::require_success(Step step) const {
@@ -64,13 +71,13 @@ void StepOutcomes::require_success(Step step) const {
     throw StepFailed(step, std::string(kReasonForgotten));
   }
   if (step <= forgotten_) throw StepFailed(step, std::string(kOutcomeForgotten));
-  const DropRun* run = run_before(step);
-  if (run == nullptr || step > run->last) return;
-  throw StepFailed(
-      step, fmt::format("the worker dropped it (steps {} to {}): it gave it up, as "
-                        "when its forward pass threw, or its ring was full and it is not to wait "
-                        "(OnFull::drop: call poll() more often, or raise ring_depth)",
-                        run->first, run->last));
+  const auto after = std::ranges::upper_bound(runs_, step, {}, &DropRun::first);
+  if (after == runs_.begin()) return;
+  const auto run = std::prev(after);
+  if (step > run->last) return;
+  const DropRun& before = run == runs_.begin() ? before_runs_ : *std::prev(run);
+  throw StepFailed(step, fmt::format("the worker dropped it (steps {} to {}): {}", run->first,
+                                     run->last, why_dropped(*run, before)));
 }
 
 }  // namespace moetap

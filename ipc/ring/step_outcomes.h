@@ -58,15 +58,16 @@ class StepOutcomes {
   DroppedSteps of_all() const {
     return {runs_.back().total, runs_.back().last, runs_.back().given_up};
   }
-  // The last run that begins no later than `step`, or null.
-  const DropRun* run_before(Step step) const;
+  // What is true of every step of the run. Of one with both kinds, nobody knows which are which.
+  static std::string why_dropped(const DropRun& run, const DropRun& before);
 
   Step last_ = 0;
   std::array<Failure, kFailures> failures_;
   std::size_t next_ = 0;  // index of the oldest failure
   std::deque<Step> failed_steps_;
   std::deque<DropRun> runs_;
-  Step forgotten_ = 0;  // the last failed or dropped step that is not remembered
+  DropRun before_runs_;  // the last that is not remembered
+  Step forgotten_ = 0;   // the last failed or dropped step that is not remembered
 };
 
 }  // namespace moetap

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "lib/internal/accepted_tokens.h"
 #include "lib/internal/injection.h"
 #include "lib/ledger/ledger_state.h"
 
@@ -89,10 +90,17 @@ RowStamp Ledger::State::row_of(const Request& request, std::int64_t position, St
   return known ? stamp : RowStamp();
 }
 
-void Ledger::State::check_tokens(std::uint64_t id, std::int64_t num_tokens) {
-  if (num_tokens >= 0) return;
-  throw ArgumentError(
-      fmt::format("request {} has {} tokens; it must be 0 or more", id, num_tokens));
+Ledger::State::Request& Ledger::State::accepting(Step step, std::uint64_t id,
+                                                 std::int64_t num_tokens, const char* call) {
+  Request& request = find(id);
+  check_step(step, call);
+  if (num_tokens < request.num_tokens) {
+    throw ArgumentError(fmt::format(
+        "{} of step {} with {} tokens of request {}, which is known to have {}; give all that it "
+        "has now, its prompt too, {} or more",
+        call, step, num_tokens, id, request.num_tokens, request.num_tokens));
+  }
+  return request;
 }
 
 // Rows after the end that steps up to this one computed belong to rejected tokens (H17).
@@ -140,16 +148,12 @@ void Ledger::State::stand(Request& request, Step step, std::int64_t num_tokens) 
 // Tokens whose rows are known: none if the step's start is not known.
 std::int64_t Ledger::State::count_standing(const Request::InFlight& flight,
                                            std::int64_t num_tokens) {
-  if (flight.guessed) return 0;
-  return std::clamp<std::int64_t>(num_tokens - 1 - flight.positions.start, 0,
-                                  flight.positions.size());
+  return flight.guessed ? 0 : detail::count_standing(flight.positions, num_tokens);
 }
 
 void Ledger::accept(Step step, std::uint64_t request, std::int64_t num_tokens) {
   State& s = *state_;
-  auto& r = s.find(request);
-  s.check_step(step, "accept()");
-  State::check_tokens(request, num_tokens);
+  auto& r = s.accepting(step, request, num_tokens, "accept()");
   const auto* const flight = State::in_flight(r, step);
   if (flight != nullptr && !flight->guessed && num_tokens - 1 > flight->drafts) {
     throw StateError(fmt::format(
@@ -158,32 +162,6 @@ void Ledger::accept(Step step, std::uint64_t request, std::int64_t num_tokens) {
         step, num_tokens, request, flight->drafts, num_tokens - 1));
   }
   s.stand(r, step, num_tokens);
-}
-
-// Every accepted token must be given exactly once, and be one of the step's.
-void Ledger::State::check_accepted(std::uint64_t id, const Request::InFlight& flight,
-                                   std::span<const std::int64_t> accepted, std::int64_t count) {
-  const std::int64_t size = flight.positions.size();
-  if (std::ssize(accepted) < count) {
-    throw ArgumentError(fmt::format(
-        "accept() of step {} of request {}: {} tokens stand from position {} on, `accepted` names "
-        "{}; name each",
-        flight.step, id, count, flight.positions.start, accepted.size()));
-  }
-  for (std::size_t i = 0; i < accepted.size(); ++i) {
-    if (accepted[i] < 0 || accepted[i] >= size) {
-      throw RangeError(
-          fmt::format("accept() of step {} of request {}: token {} of those that it computed; "
-                      "allowed are 0 to {}",
-                      flight.step, id, accepted[i], size - 1));
-    }
-    if (std::ranges::find(accepted.first(i), accepted[i]) != accepted.first(i).end()) {
-      throw ArgumentError(
-          fmt::format("accept() of step {} of request {}: token {} comes twice in `accepted`; it "
-                      "stands at one position",
-                      flight.step, id, accepted[i]));
-    }
-  }
 }
 
 // A stale row is not moved, as in carry().
@@ -230,9 +208,7 @@ void Ledger::State::check_moved_as(const Settlement& settlement) const {
 MovePlan Ledger::accept(Step step, std::uint64_t request, std::int64_t num_tokens,
                         std::span<const std::int64_t> accepted, Step moved_as) {
   State& s = *state_;
-  auto& r = s.find(request);
-  s.check_step(step, "accept()");
-  State::check_tokens(request, num_tokens);
+  auto& r = s.accepting(step, request, num_tokens, "accept()");
   MovePlan none;
   none.step = moved_as;
   const auto* const flight = State::in_flight(r, step);
@@ -243,7 +219,7 @@ MovePlan Ledger::accept(Step step, std::uint64_t request, std::int64_t num_token
   }
   const auto [start, end] = flight->positions;
   const std::int64_t count = State::count_standing(*flight, num_tokens);
-  State::check_accepted(request, *flight, accepted, count);
+  detail::check_accepted(step, request, flight->positions, count, accepted);
   auto settled = s.settle(r, *flight, accepted.first(static_cast<std::size_t>(count)), moved_as);
   s.check_moved_as(settled);
 
@@ -300,9 +276,7 @@ void Ledger::State::drop_rejected(Request& request, const Request::InFlight& fli
 void Ledger::accept_blocks(Step step, std::uint64_t request, std::int64_t num_tokens,
                            std::span<const std::int64_t> accepted) {
   State& s = *state_;
-  auto& r = s.find(request);
-  s.check_step(step, "accept_blocks()");
-  State::check_tokens(request, num_tokens);
+  auto& r = s.accepting(step, request, num_tokens, "accept_blocks()");
   if (block_size() != 1) {
     throw ArgumentError(fmt::format(
         "accept_blocks() with blocks of {} tokens; it is for blocks of 1: move the rows in larger "
@@ -318,7 +292,7 @@ void Ledger::accept_blocks(Step step, std::uint64_t request, std::int64_t num_to
   const State::Request::InFlight flight = *found;
   const std::int64_t start = flight.positions.start;
   const std::int64_t count = State::count_standing(flight, num_tokens);
-  State::check_accepted(request, flight, accepted, count);
+  detail::check_accepted(step, request, flight.positions, count, accepted);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t computed_at = start + accepted[static_cast<std::size_t>(i)];
     const auto place = s.own_place(r, computed_at);
@@ -333,15 +307,11 @@ void Ledger::accept_blocks(Step step, std::uint64_t request, std::int64_t num_to
 void Ledger::State::check_in_place(const Request& request, std::uint64_t id, Step step,
                                    std::span<const std::int64_t> accepted) const {
   if (!request.wants_rows || of_earlier_run(request, step)) return;
-  for (std::size_t i = 0; i < accepted.size(); ++i) {
-    if (accepted[i] == static_cast<std::int64_t>(i)) continue;
-    throw StateError(fmt::format(
-        "accept() of step {} of request {}: token {} at place {} of `accepted`, but {}", step, id,
-        accepted[i], i,
-        drafts == Drafts::chain ? "the ledger was made for Drafts::chain"
-                                : "no step in flight of this number has drafts of the request; "
-                                  "accept() each step once, and schedule() it before"));
-  }
+  detail::check_in_place(step, id, accepted,
+                         drafts == Drafts::chain
+                             ? "the ledger was made for Drafts::chain"
+                             : "no step in flight of this number has drafts of the request; "
+                               "accept() each step once, and schedule() it before");
 }
 
 }  // namespace moetap

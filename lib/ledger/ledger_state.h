@@ -90,9 +90,8 @@ struct Ledger::State {
     return request.preempted || step <= request.preempted_in;
   }
   static std::int64_t count_standing(const Request::InFlight& flight, std::int64_t num_tokens);
-  static void check_tokens(std::uint64_t id, std::int64_t num_tokens);
-  static void check_accepted(std::uint64_t id, const Request::InFlight& flight,
-                             std::span<const std::int64_t> accepted, std::int64_t count);
+  // The request, for an accept() of this step.
+  Request& accepting(Step step, std::uint64_t id, std::int64_t num_tokens, const char* call);
   void check_in_place(const Request& request, std::uint64_t id, Step step,
                       std::span<const std::int64_t> accepted) const;
   void stand(Request& request, Step step, std::int64_t num_tokens);

@@ -116,8 +116,10 @@ TEST_F(CapturerTest, RequestsMustCoverTheTokens) {
   expect_throw<ArgumentError>([&] { begin({{7, 0, 3}, {8, 5, 2}}); }, {"request 8", "2 tokens"});
   expect_throw<ArgumentError>([&] { begin({{7, -1, 4}}); }, {"request 7", "-1"});
   expect_throw<ArgumentError>([&] { begin({{7, 0, 4}, {8, 0, 0}}); }, {"request 8", "0 tokens"});
+  expect_throw<ArgumentError>([&] { begin({{7, 3, 4, 4}}); }, {"request 7", "4 drafts", "0 to 3"});
+  expect_throw<ArgumentError>([&] { begin({{7, 3, 4, -1}}); }, {"request 7", "-1 drafts"});
   EXPECT_TRUE(transport->steps.empty());
-  EXPECT_NO_THROW(begin({{7, 0, 3}, {8, 5, 1}}));
+  EXPECT_NO_THROW(begin({{7, 0, 3, 2}, {8, 5, 1}}));
 }
 
 TEST_F(CapturerTest, WantedTokensMustBeRangesOfTheStepInOrder) {

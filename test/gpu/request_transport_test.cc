@@ -37,8 +37,9 @@ class RequestTransport : public EndpointTest {
     endpoint.limit = kPatience;
   }
 
-  std::unique_ptr<Transport> transport(Device& device) const {
-    return make_device_transport(device, endpoint, {.host_cache = HostCache::per_request});
+  std::unique_ptr<Transport> transport(Device& device, Drafts drafts = Drafts::tree) const {
+    return make_device_transport(device, endpoint,
+                                 {.host_cache = HostCache::per_request, .drafts = drafts});
   }
 
   void expect_request(RequestReader& reader, const RequestScenario::Finished& finished) {
@@ -67,7 +68,7 @@ class RequestTransportEndToEnd : public RequestTransport,
 
   void run_worker() {
     const auto device = GetParam()();
-    Engine engine(*device, scenario.scenario, transport(*device), {});
+    Engine engine(*device, scenario.scenario, transport(*device, Drafts::chain), {});
     std::set<Step> troubled;
     for (std::size_t i = 0; i < scenario.ends.size(); ++i) {
       const ScenarioStep& step = scenario.scenario.steps[i];
@@ -216,6 +217,124 @@ TEST_P(RequestTransportOn, OnlyARequestThatAskedHandsAnythingOver) {
     reader.take(2, {0, 5}, Milliseconds(0));
   });
   EXPECT_TRUE(contains(never, "request 2 (one that no step wanted a token of has none)")) << never;
+}
+
+// A at position 2, and B and C, alternatives for position 3, in places 2, 3 and 4. A and C stand,
+// so that the next span begins at position 4.
+TEST_P(RequestTransportOn, OfATreeThatNobodyDeclaredOnlyTheFirstTokenHasARow) {  // H30
+  std::vector<ScenarioStep> steps = plain_steps(2);
+  steps[0].requests = {{1, 2, 3}, {2, 2, 3}, {9, 0, 2}};
+  steps[1].requests = {{1, 4, 1}, {9, 2, 7}};
+  const Scenario scenario(Router{endpoint.shape}, steps);
+  const auto device = GetParam()();
+  Engine engine(*device, scenario, transport(*device), {});
+  RequestReader reader(make_request_reader(endpoint));
+  for (const ScenarioStep& step : steps) engine.run(step);
+  engine.finish();
+  engine.end_request(1, RequestEnd::finished);
+  engine.end_request(2, RequestEnd::finished);  // its next span would have begun at 4, too
+  const Router& router = scenario.router;
+  expect_request(reader, {.request = 1, .rows = {{}, {}, router.row(1, 0), {}, router.row(2, 0)}});
+  expect_request(reader, {.request = 2, .rows = {{}, {}, router.row(1, 3), {}}});
+}
+
+// The same, declared: each request is accepted at another time.
+TEST_P(RequestTransportOn, OfATreeTheRowsOfThoseThatStand) {  // H30
+  std::vector<ScenarioStep> steps = plain_steps(3);
+  steps[0].requests = {{1, 2, 3, 2}, {2, 2, 3, 2}, {3, 0, 2}};
+  steps[1].requests = {{1, 4, 3, 2}, {2, 4, 3, 2}, {3, 2, 2, 1}};
+  steps[2].requests = {{1, 5, 3, 2}, {2, 5, 5, 4}};
+  const Scenario scenario(Router{endpoint.shape}, steps);
+  const auto device = GetParam()();
+  Engine engine(*device, scenario, transport(*device), {});
+  RequestReader reader(make_request_reader(endpoint));
+  const auto accept = [&](Step step, std::uint64_t request, std::int64_t tokens,
+                          std::vector<std::int64_t> accepted) {
+    engine.capturer().accept(step, request, tokens, accepted);
+  };
+  engine.run(steps[0]);
+  accept(1, 1, 5, {0, 2});
+  accept(1, 3, 3, {0, 1});  // a prompt, of which there is nothing to tell
+  engine.begin(steps[1]);
+  accept(2, 1, 6, {0});  // before it is published
+  engine.publish(steps[1]);
+  engine.run(steps[2]);
+  accept(1, 2, 5, {0, 2});  // with two more in flight
+  accept(2, 2, 6, {0, 1});  // one token more than stands
+  accept(3, 2, 9, {0, 3, 4});
+  engine.finish();
+  for (const std::uint64_t request : {1, 2, 3}) engine.end_request(request, RequestEnd::finished);
+  const Router& router = scenario.router;
+  expect_request(reader, {.request = 1,
+                          .rows = {{},
+                                   {},
+                                   router.row(1, 0),
+                                   router.row(1, 2),
+                                   router.row(2, 0),
+                                   router.row(3, 0),
+                                   {},
+                                   {}}});
+  expect_request(reader, {.request = 2,
+                          .rows = {{},
+                                   {},
+                                   router.row(1, 3),
+                                   router.row(1, 5),
+                                   router.row(2, 3),
+                                   router.row(3, 3),
+                                   router.row(3, 6),
+                                   router.row(3, 7)}});
+  expect_request(
+      reader, {.request = 3, .rows = {router.row(1, 6), router.row(1, 7), router.row(2, 6), {}}});
+}
+
+TEST_P(RequestTransportOn, AnAcceptThatCannotBeIsRefusedAndChangesNothing) {
+  std::vector<ScenarioStep> steps = plain_steps(1);
+  steps[0].requests = {{1, 2, 5, 3}, {2, 0, 3}};
+  const Scenario scenario(Router{endpoint.shape}, steps);
+  const auto device = GetParam()();
+  Engine engine(*device, scenario, transport(*device), {});
+  RequestReader reader(make_request_reader(endpoint));
+  engine.run(steps[0]);
+  const auto refused = [&]<class Error>(Step step, std::uint64_t request, std::int64_t tokens,
+                                        std::vector<std::int64_t> accepted, const char* why) {
+    const std::string message =
+        message_of<Error>([&] { engine.capturer().accept(step, request, tokens, accepted); });
+    EXPECT_TRUE(contains(message, why)) << message;
+  };
+  refused.operator()<ArgumentError>(1, 1, 6, {0, 1}, "3 tokens stand from position 2 on");
+  refused.operator()<RangeError>(1, 1, 6, {0, 1, 5}, "token 5");
+  refused.operator()<ArgumentError>(1, 1, 7, {0, 1, 3, 3}, "comes twice");
+  refused.operator()<ArgumentError>(1, 1, 6, {0, 3, 4}, "first 2 tokens");
+  refused.operator()<StateError>(2, 1, 6, {0, 2}, "num_drafts");
+  refused.operator()<StateError>(1, 2, 4, {1, 0}, "num_drafts");
+  engine.capturer().accept(1, 1, 6, std::vector<std::int64_t>{0, 1, 4});
+  refused.operator()<StateError>(1, 1, 6, {0, 1, 3}, "once");
+  engine.finish();
+  engine.end_request(1, RequestEnd::finished);
+  const Router& router = scenario.router;
+  expect_request(reader, {.request = 1,
+                          .rows = {{}, {}, router.row(1, 0), router.row(1, 1), router.row(1, 4)}});
+}
+
+// Of a step that was given up nothing can stand, but later ones go on.
+TEST_P(RequestTransportOn, ATreeOfAStepThatWasGivenUpHasNoRows) {
+  std::vector<ScenarioStep> steps = plain_steps(2);
+  steps[0].requests = {{1, 2, 8, 7}};
+  steps[1].requests = {{1, 4, 8, 7}};
+  const Scenario scenario(Router{endpoint.shape}, steps);
+  const auto device = GetParam()();
+  Engine engine(*device, scenario, transport(*device), {});
+  RequestReader reader(make_request_reader(endpoint));
+  engine.begin(steps[0]);
+  engine.capturer().accept(1, 1, 5, std::vector<std::int64_t>{0, 5});
+  engine.capturer().give_up(nullptr, engine.stream());
+  engine.run(steps[1]);
+  engine.capturer().accept(2, 1, 7, std::vector<std::int64_t>{0, 7});
+  engine.finish();
+  engine.end_request(1, RequestEnd::finished);
+  const Router& router = scenario.router;
+  expect_request(reader,
+                 {.request = 1, .rows = {{}, {}, {}, {}, router.row(2, 0), router.row(2, 7)}});
 }
 
 // An aborted one would be made anew by the step's rows, and never go.

@@ -60,11 +60,14 @@ TEST(WantedTokens, AreSomePartsOfTheRequests) {
         if (drawn.wants(token++)) expected.emplace_back(span.request, span.position + i);
       }
     }
-    std::vector<RequestSpan> spans;
+    std::vector<WantedSpan> spans;
     assign_wanted_spans(step, spans);
     std::vector<std::pair<std::uint64_t, std::int64_t>> got;
-    for (const RequestSpan& span : spans) {
+    for (const WantedSpan& wanted : spans) {
+      const RequestSpan span = wanted.part();
       EXPECT_GT(span.count, 0);
+      EXPECT_GE(wanted.tokens.start, 0);
+      EXPECT_LE(wanted.tokens.end, wanted.span.count);
       for (std::int64_t i = 0; i < span.count; ++i) {
         got.emplace_back(span.request, span.position + i);
       }

@@ -3,6 +3,7 @@
 #include <moetap/error.h>
 #include <moetap/read_transport.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -112,6 +113,29 @@ TEST_F(DropTest, TellsStepsThatWereGivenUpFromThoseForWhichThereWasNoRoom) {
     EXPECT_EQ(dropped.count, 3u);
     EXPECT_EQ(dropped.given_up, 2u);
     EXPECT_EQ(dropped.last, 4u);
+  }
+}
+
+TEST_F(DropTest, SaysWhichOfBothItWas) {
+  ChannelProducer worker(endpoint);
+  const auto reader = make_device_reader(endpoint);
+  for (Step step = 1; step <= 6; step += 2) {
+    const bool given_up = step != 3;
+    worker.drop({step, step, 1, given_up});
+    reader->poll();
+    send(worker, step + 1, {3});
+    reader->poll();
+    const std::string why = message_of<StepFailed>([&] { reader->wait_for(step, kPatience); });
+    const std::string right = fmt::format("the worker dropped it (steps {0} to {0}): {1}", step,
+                                          given_up ? "it gave it up" : "its ring was full");
+    EXPECT_TRUE(contains(why, right)) << why;
+    EXPECT_FALSE(contains(why, given_up ? "ring was full" : "gave it up")) << why;
+  }
+  worker.drop({7, 7, 1, 1});  // nobody knows which is which
+  worker.drop({8, 8, 1});
+  for (const Step step : {7, 8}) {
+    const std::string why = message_of<StepFailed>([&] { reader->wait_for(step, kPatience); });
+    EXPECT_TRUE(contains(why, "gave it up") && contains(why, "ring was full")) << why;
   }
 }
 

@@ -48,10 +48,14 @@ void send_chunk(ChannelProducer& producer, const Endpoint& endpoint, std::uint64
   producer.commit(descriptor);
 }
 
-void send_end(ChannelProducer& producer, std::uint64_t request, std::size_t rows) {
+constexpr std::int64_t kNoDoubt = 1 << 20;
+
+void send_end(ChannelProducer& producer, std::uint64_t request, std::size_t rows,
+              std::int64_t doubtful = kNoDoubt) {
   producer.acquire();
   Descriptor descriptor = describe(Kind::request_end, 0, rows);
   descriptor.request = request;
+  descriptor.position = doubtful;
   producer.commit(descriptor);
 }
 
@@ -129,6 +133,19 @@ TEST_F(RequestReaderTest, RowsOutsideTheRangeAreLeftOut) {
   chunk(7, 0, present(8));
   end(7, 8);
   expect_rows(take(*reader, 7, {3, 5}), endpoint.shape, 7, {3, 5}, {3, 4});
+}
+
+// H30: fewer tokens stand than the last span had, from position 5 on; it may have been a tree.
+TEST_F(RequestReaderTest, OfALastSpanOfWhichNotAllStandsOnlyTheFirstTokenHasARow) {
+  for (const std::uint64_t request : {1, 2, 3}) {
+    chunk(request, 0, present(5));
+    chunk(request, 5, present(3));
+    send_end(producer, request, 8, 6);
+    reader->poll();  // makes room
+  }
+  expect_rows(take(*reader, 1, {4, 8}), endpoint.shape, 1, {4, 8}, {4, 5, 6, 7});
+  expect_rows(take(*reader, 2, {4, 7}), endpoint.shape, 2, {4, 7}, {4, 5});
+  expect_rows(take(*reader, 3, {7, 9}), endpoint.shape, 3, {7, 9}, {7});
 }
 
 TEST_F(RequestReaderTest, RequestsMayInterleave) {

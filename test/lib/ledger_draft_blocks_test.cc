@@ -102,6 +102,11 @@ TEST_F(LedgerDraftBlocks, RefusesWhatCannotBe) {
   expect_throw<RangeError>([&] { ledger.accept_blocks(2, 1, 5, Tokens{0, 3}); }, {"token 3"});
   expect_throw<ArgumentError>([&] { ledger.accept_blocks(2, 1, 5, Tokens{0}); }, {"names 1"});
   expect_throw<StateError>([&] { ledger.accept_blocks(1, 1, 5, Tokens{1}); }, {"step 1"});
+  expect_throw<ArgumentError>(
+      [&] {
+        ledger.accept_blocks(2, 1, 1, Tokens{0, 2});
+      },
+      {"accept_blocks()", "1 tokens of request 1", "or more"});
   Ledger larger(8, 2);
   larger.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
   expect_throw<ArgumentError>([&] { larger.accept_blocks(2, 1, 3, Tokens{0}); },

@@ -495,6 +495,18 @@ TEST_F(LedgerRefuses, AStartBeyondTheTokens) {
   expect_throw<ArgumentError>([&] { ledger.accept(1, 1, -1); }, {"-1 tokens"});
 }
 
+TEST_F(LedgerRefuses, FewerTokensThanARequestIsKnownToHave) {
+  const std::vector<std::int64_t> all{0, 1, 2, 3, 4, 5};
+  expect_throw<ArgumentError>([&] { ledger.accept(1, 1, 5); },
+                              {"step 1", "5 tokens of request 1", "have 6", "6 or more"});
+  expect_throw<ArgumentError>([&] { ledger.accept(1, 1, 5, all, 2); },
+                              {"step 1", "5 tokens of request 1", "have 6", "6 or more"});
+  ledger.accept(1, 1, 7);
+  expect_throw<ArgumentError>([&] { ledger.accept(1, 1, 6); }, {"6 tokens", "7 or more"});
+  ledger.schedule(2, 1, {6, 7});
+  ledger.accept(1, 1, 7);
+}
+
 TEST_F(LedgerRefuses, WritesToSharedBlocks) {  // H9
   admit(2, 9, {1, 2, 3}, 8);
   expect_throw<StateError>([&] { ledger.schedule(2, 2, {7, 9}); }, {"block 2", "shared", "copy()"});

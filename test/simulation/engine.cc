@@ -31,8 +31,7 @@ Engine::Engine(EngineOptions options, Parts parts)
       stored_(parts.stored),
       take_(std::move(parts.take)),
       go_on_elsewhere_(std::move(parts.go_on_elsewhere)),
-      ledger_(options.num_blocks, kBlock,
-              options.most_drafts > 0 && !options.trees ? Drafts::chain : Drafts::tree),
+      ledger_(options.num_blocks, kBlock, options.drafts()),
       reader_(std::move(parts.reader)),
       pending_(ledger_, reader_),
       blocks_(static_cast<std::size_t>(options.num_blocks)) {}
@@ -176,7 +175,7 @@ bool Engine::land() {
   if (!in_flight_.front().ran && !worker_.run(*in_flight_.front().begun)) return false;
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
-  for (const auto& [request, how] : step.ends) worker_.end_request(request, how);
+  for (const auto& told : step.told) told();
   moved_as_ = 0;
   for (const Work& work : step.work) output(work, step.step);
   return true;
@@ -187,7 +186,9 @@ void Engine::begin(InFlight& step) {
   begun.step = step.step;
   for (Work& work : step.work) {
     run_work(work, step.step);
-    begun.requests.push_back({work.request, work.positions.start, work.positions.size()});
+    const bool drafts = options_.trees && options_.declares && !work.prefill;
+    begun.requests.push_back({work.request, work.positions.start, work.positions.size(),
+                              drafts ? work.positions.size() - 1 : 0});
     const auto first = static_cast<std::int64_t>(begun.rows.size());
     for (std::int64_t p = work.positions.start; p < work.positions.end; ++p) {
       begun.rows.emplace_back(slot_of(work.blocks, p), at(work.rows, p - work.positions.start));
@@ -309,7 +310,7 @@ void Engine::correct(Request& request, Work& work, Step step, bool landed) {
     ++counts_[Event::refused_calls];
     if (!landed) return;
   }
-  work.told = !moved && (!options_.trees || !landed || chance(85));
+  work.told = !moved && (!options_.trees || !landed || options_.per_request || chance(85));
   if (options_.trees && landed) lose_rows(request, work.positions, step);
   work.positions = positions;
   if (work.told) {

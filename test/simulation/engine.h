@@ -38,10 +38,14 @@ struct EngineOptions {
   bool trees = false;  // they form one
   bool keeps = false;  // what a preempted run sampled
   Reading reading = Reading::at_once;
-  bool publish_all = true;   // also rows that nobody asked for
-  bool per_request = false;  // the worker keeps the rows, and hands over a request's at its end
-  bool joined = false;       // its reader is of several stages
-  int continued = 0;         // percent of the requests go on elsewhere after their prefill
+  bool publish_all = true;    // also rows that nobody asked for
+  bool per_request = false;   // the worker keeps the rows, and hands over a request's at its end
+  bool declares = true;       // to such a worker, which tokens are drafts of a tree
+  bool accepts_late = false;  // and says which stand when other steps are on their way
+  bool joined = false;        // its reader is of several stages
+  int continued = 0;          // percent of the requests go on elsewhere after their prefill
+
+  Drafts drafts() const { return most_drafts > 0 && !trees ? Drafts::chain : Drafts::tree; }
 };
 
 // A request whose prefill another engine did, and the rows of that.
@@ -125,8 +129,8 @@ class Engine {
     Step step = 0;
     std::vector<Work> work;
     std::optional<StepWork> begun;
-    bool ran = false;  // ahead of its turn, while the scheduler waited
-    std::vector<std::pair<std::uint64_t, RequestEnd>> ends;  // behind it
+    bool ran = false;                         // ahead of its turn, while the scheduler waited
+    std::vector<std::function<void()>> told;  // the worker, behind it
   };
   struct Put {  // was decided, and is not done yet
     MovePlan move;
@@ -179,6 +183,7 @@ class Engine {
   void abort(Request& request);
   void end(Request& request);
   void end_in_worker(std::uint64_t request, RequestEnd how);
+  void tell_worker(std::function<void()> told);
   void schedule();
   Work next_work(const Request& request);
   bool give_blocks(Request& request, std::int64_t end, std::vector<BlockId>& fresh);
@@ -195,6 +200,7 @@ class Engine {
   // engine_drafts.cc: trees of drafts, and runs whose tokens are kept
   std::vector<std::int64_t> draw_path(std::int64_t tokens);
   void accept_tree(Request& request, const Work& work, Step step);
+  void accept_in_worker(Request& request, const Work& work, Step step);
   void look_ahead();
   std::vector<BlockId> blocks_of_drafts();
   bool moved_since(const Request& request, TokenRange positions, Step step);

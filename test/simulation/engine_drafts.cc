@@ -45,6 +45,7 @@ void Engine::accept_tree(Request& request, const Work& work, Step step) {
   }
   require(plan.from == from, "{} rows of request {} would be moved, not {}", plan.from.size(),
           request.id, from.size());
+  if (options_.per_request) return accept_in_worker(request, work, step);
   if (from.empty()) return;
   counts_[Event::tree_moves] += static_cast<std::int64_t>(from.size());
   put.move = std::move(plan);
@@ -56,6 +57,31 @@ void Engine::accept_tree(Request& request, const Work& work, Step step) {
   } else {
     puts_.push_back(std::move(put));
   }
+}
+
+// A worker that keeps rows by request knows where its steps begin. Of a tree that nobody declared
+// it sees no more than where the next step begins, and at the request's end how many rows are
+// wanted.
+void Engine::accept_in_worker(Request& request, const Work& work, Step step) {
+  const std::int64_t start = work.positions.start;
+  const std::int64_t tokens = size(request.tokens);
+  const std::int64_t count = std::min(tokens - 1, work.positions.end) - start;
+  const bool goes_on = std::ranges::any_of(in_flight_, [&](const InFlight& later) {
+    return std::ranges::find(later.work, work.run, &Work::run) != later.work.end();
+  });
+  const bool all_stand = std::ssize(work.path) == work.positions.size();
+  const bool told =
+      options_.declares ? chance(85) : all_stand && (goes_on || tokens > work.positions.end);
+  for (std::int64_t i = 0; request.wants_rows && i < count; ++i) {
+    const std::int64_t token = work.path.at(static_cast<std::size_t>(i));
+    at(request.rows, start + i) = told || i == 0 ? at(work.rows, token) : nullptr;
+    counts_[Event::tree_moves] += told && token != i;
+  }
+  if (!options_.declares || !told) return;
+  const auto accept = [this, step, id = request.id, tokens, path = work.path] {
+    worker_.accept(step, id, tokens, path);
+  };
+  options_.accepts_late ? tell_worker(accept) : accept();
 }
 
 // The next step to land has run: where the ones after it begin is known, and nothing else of it.

@@ -128,8 +128,12 @@ void Engine::end(Request& request) {
 
 // The worker hears of it behind the steps that are in flight.
 void Engine::end_in_worker(std::uint64_t request, RequestEnd how) {
-  if (in_flight_.empty()) return worker_.end_request(request, how);
-  in_flight_.back().ends.emplace_back(request, how);
+  tell_worker([this, request, how] { worker_.end_request(request, how); });
+}
+
+void Engine::tell_worker(std::function<void()> told) {
+  if (in_flight_.empty()) return told();
+  in_flight_.back().told.push_back(std::move(told));
 }
 
 }  // namespace moetap::simulation

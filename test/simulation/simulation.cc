@@ -47,6 +47,10 @@ class Simulation::Replica final : public Worker {
     for (const auto& stage : stages_) done = stage->run(step) && done;
     return done;
   }
+  void accept(Step step, std::uint64_t request, std::int64_t num_tokens,
+              std::span<const std::int64_t> accepted) override {
+    for (const auto& stage : stages_) stage->accept(step, request, num_tokens, accepted);
+  }
   void end_request(std::uint64_t request, RequestEnd how) override {
     for (const auto& stage : stages_) stage->end_request(request, how);
   }
@@ -91,7 +95,11 @@ Simulation::Replica::Replica(Simulation& s, int rank) : simulation_(s) {
   const int layers = s.shape_.num_layers();
   const bool shm = dice.chance(35);
   options.per_request = !shm && dice.chance(30);
-  if (options.per_request) options.trees = options.keeps = false;
+  if (options.per_request) {
+    options.keeps = false;
+    options.declares = dice.chance(70);
+    options.accepts_late = dice.chance(50);
+  }
   const bool in_stages = !options.per_request && dice.chance(50);
   const auto stages = static_cast<int>(in_stages ? 2 + dice.draw(std::min(1, layers - 2)) : 1);
   options.joined = stages > 1;
@@ -106,8 +114,11 @@ Simulation::Replica::Replica(Simulation& s, int rank) : simulation_(s) {
                             .max_tokens = Stage::kMaxTokens,
                             .ring_depth = static_cast<int>(1 + dice.draw(3)),
                             .limit = Milliseconds(0)};
-    StageOptions stage{
-        .endpoint = endpoint, .number = i, .shm = shm, .per_request = options.per_request};
+    StageOptions stage{.endpoint = endpoint,
+                       .number = i,
+                       .shm = shm,
+                       .per_request = options.per_request,
+                       .drafts = options.drafts()};
     stage.first_layer = layers_of(i, stages, layers).first;
     stage.draw(dice, s.router_.misses_routes);
     stages_.push_back(

@@ -14,8 +14,8 @@ namespace {
 
 std::unique_ptr<Transport> make_transport(SeededDevice& device, const StageOptions& options) {
   if (options.shm) return make_shm_transport(device, options.endpoint);
-  const DeviceTransportOptions transport{.staging_depth = options.staging_depth,
-                                         .on_full = options.on_full};
+  const DeviceTransportOptions transport{
+      .staging_depth = options.staging_depth, .on_full = options.on_full, .drafts = options.drafts};
   if (options.per_request) {
     return make_request_transport(device, options.endpoint, transport, Keeping::in_work);
   }

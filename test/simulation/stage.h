@@ -26,6 +26,7 @@ struct StageOptions {
   int first_layer = 0;       // of the model's, by index
   bool shm = false;          // else the device transport
   bool per_request = false;  // its host cache
+  Drafts drafts = Drafts::tree;
   int staging_depth = 1;
   OnFull on_full = OnFull::wait;
   CapturerOptions capturer{};
@@ -47,6 +48,10 @@ class Stage {
 
   // As Worker::run, for the layers of this stage.
   bool run(const StepWork& step);
+  void accept(Step step, std::uint64_t request, std::int64_t num_tokens,
+              std::span<const std::int64_t> accepted) {
+    capturer_.accept(step, request, num_tokens, accepted);
+  }
   void end_request(std::uint64_t request, RequestEnd how) { capturer_.end_request(request, how); }
   // Lets a worker that keeps rows by request get on with it.
   void go_on();

@@ -3,6 +3,7 @@
 
 #include <moetap/step.h>
 
+#include <span>
 #include <vector>
 
 #include "test/simulation/oracle.h"
@@ -24,6 +25,9 @@ class Worker {
   // Runs and publishes the step. False: not now, since it waits for the scheduler; call again with
   // the same one.
   virtual bool run(const StepWork& step) = 0;
+  // As Capturer::accept; matters to a worker that keeps rows by request.
+  virtual void accept(Step step, std::uint64_t request, std::int64_t num_tokens,
+                      std::span<const std::int64_t> accepted) = 0;
   // The request is over behind all steps so far; matters to a worker that keeps rows by request.
   virtual void end_request(std::uint64_t request, RequestEnd how) = 0;
   // Some time passes.

@@ -1,6 +1,7 @@
 // The worker's end of a transport, used by a Capturer: it takes a step's rows off the device.
 #pragma once
 
+#include <moetap/drafts.h>
 #include <moetap/endpoint.h>
 #include <moetap/error.h>
 #include <moetap/step.h>
@@ -8,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace moetap {
@@ -54,6 +56,16 @@ class Transport {
   // The steps that were closed without their rows; see OnFull::drop.
   virtual DroppedSteps dropped() const { return {}; }
 
+  // The counterpart of Ledger::accept(), only relevant where rows are kept per request. The request
+  // now has `num_tokens` tokens, and accepted[i] says which token of its span in `step` (0: the
+  // first) was accepted for the i-th position of the span. Call it once per step with declared
+  // drafts, in the order of the steps, at any time after begin_step(). Other drafts have no rows.
+  // ArgumentError if an accepted token is not given or given twice, or if a token before the drafts
+  // is not in its place. RangeError if the span has no such token. StateError if a token moves, but
+  // the step has no declared drafts of the request. An error changes nothing.
+  virtual void accept(Step /*step*/, std::uint64_t /*request*/, std::int64_t /*num_tokens*/,
+                      std::span<const std::int64_t> /*accepted*/) {}
+
   // The engine no longer runs this request. Only relevant where rows are kept per request. A
   // finished request of which no published step wanted a token hands over nothing.
   virtual void end_request(std::uint64_t /*request*/, RequestEnd /*how*/) {}
@@ -99,6 +111,8 @@ struct DeviceTransportOptions {
   HostCache host_cache = HostCache::scheduler;
   int staging_depth = 2;  // snapshots on the device that can wait for their copy
   OnFull on_full = OnFull::wait;
+  // Of the engine, for HostCache::per_request. Of a chain nothing needs to be declared or accepted.
+  Drafts drafts = Drafts::tree;
 };
 
 // Takes a snapshot on the step's stream. Copies it asynchronously, on a stream of its own, into a

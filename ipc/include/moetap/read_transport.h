@@ -91,6 +91,10 @@ class RequestReadTransport : public ReadTransport {
   // the worker never computed (prefix hits) are missing. Waits up to `limit` for the request to
   // arrive. TimeoutError also for a request of which no published step wanted a token: its rows are
   // never handed over. StateError for a request that was already taken.
+  //
+  // Give the end of the request's rows as range.end, one below its number of tokens. If it lies
+  // within the last computed span, tokens of that span were rejected. Unless the worker knows its
+  // drafts (RequestSpan::num_drafts, Drafts::chain), only the span's first token then has a row.
   virtual void take(std::uint64_t request, TokenRange range, std::span<std::byte> rows,
                     std::span<RowState> states, Milliseconds limit) = 0;
 };

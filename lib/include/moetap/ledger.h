@@ -2,6 +2,7 @@
 // moves.
 #pragma once
 
+#include <moetap/drafts.h>
 #include <moetap/read_rows.h>
 #include <moetap/row_plan.h>
 #include <moetap/types.h>
@@ -29,18 +30,6 @@ struct Admission {
   // Rows before this position are not requested: the caller has them. Publish them all the same,
   // for prefix hits and moves.
   std::int64_t start = 0;
-};
-
-// How a step's drafts (speculative tokens) depend on each other.
-enum class Drafts : std::uint8_t {
-  // Drafts may be alternatives to each other. The accepted drafts need not be the first ones, and
-  // the engine moves their keys and values to their final slots. accept() must say which were
-  // accepted; otherwise they have no rows.
-  tree,
-  // Each draft follows the previous one. The accepted drafts are therefore the first ones, and stay
-  // where they were computed. Also for a worker that publishes after verification, if its slot
-  // mapping has the final slot of each accepted token and the remaining slots for the others.
-  chain,
 };
 
 // Moves a block with its contents.
@@ -118,8 +107,9 @@ class Ledger {
   // this one computed from there on belonged to rejected drafts, and is no longer a row. If a later
   // step in flight really begins elsewhere than reported, report it again; otherwise its rows are
   // missing. A step with drafts has missing rows also if accept() was never called for the step
-  // before it: its start is not known. StateError if drafts were accepted and Drafts::chain was not
-  // declared: say which, with the next overload.
+  // before it: its start is not known. ArgumentError for fewer tokens than the request is known to
+  // have. StateError if drafts were accepted and Drafts::chain was not declared: say which, with
+  // the next overload.
   void accept(Step step, std::uint64_t request, std::int64_t num_tokens);
 
   // As above, for a tree: accepted[i] says which token of `step` was accepted for the i-th of its

@@ -17,11 +17,16 @@ enum class RankLayout : std::uint8_t {
 };
 
 // A run of the step's tokens that belongs to one request: positions [position, position + count).
-// Not for drafts that form a tree: their positions are not known yet.
+//
+// Where drafts may form a tree (see Drafts), declare them: the last `num_drafts` tokens of the
+// span. They have no rows until Capturer::accept() says which were accepted. The request's next
+// span begins where the accepted tokens end. If that is below the end of a span without declared
+// drafts, only the first token of that span is known to be accepted, and the others have no rows.
 struct RequestSpan {
   std::uint64_t request = 0;
   std::int64_t position = 0;
   std::int64_t count = 0;
+  std::int64_t num_drafts = 0;  // below count: the first token is no draft
 };
 
 // One step. The spans need to live only as long as the call they are passed to.

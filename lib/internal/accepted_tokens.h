@@ -1,0 +1,24 @@
+// Checks what accept() is given: which tokens of a step were accepted.
+#pragma once
+
+#include <moetap/types.h>
+
+#include <cstdint>
+#include <span>
+
+namespace moetap::detail {
+
+// How many tokens at these positions are accepted, of a request that has `num_tokens` now. The last
+// of those had no forward pass.
+std::int64_t count_standing(TokenRange positions, std::int64_t num_tokens);
+
+// ArgumentError unless each of the `count` accepted tokens is given, and none twice. RangeError for
+// a token that the step did not compute.
+void check_accepted(Step step, std::uint64_t request, TokenRange positions, std::int64_t count,
+                    std::span<const std::int64_t> accepted);
+
+// StateError if a token is accepted for another position than its own; `why` says why none can be.
+void check_in_place(Step step, std::uint64_t request, std::span<const std::int64_t> accepted,
+                    const char* why);
+
+}  // namespace moetap::detail

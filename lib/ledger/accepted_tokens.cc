@@ -1,0 +1,50 @@
+#include "lib/internal/accepted_tokens.h"
+
+#include <moetap/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace moetap::detail {
+
+std::int64_t count_standing(TokenRange positions, std::int64_t num_tokens) {
+  return std::clamp<std::int64_t>(num_tokens - 1 - positions.start, 0, positions.size());
+}
+
+void check_accepted(Step step, std::uint64_t request, TokenRange positions, std::int64_t count,
+                    std::span<const std::int64_t> accepted) {
+  if (std::ssize(accepted) < count) {
+    throw ArgumentError(fmt::format(
+        "accept() of step {} of request {}: {} tokens stand from position {} on, `accepted` names "
+        "{}; name each",
+        step, request, count, positions.start, accepted.size()));
+  }
+  const std::int64_t size = positions.size();
+  for (std::size_t i = 0; i < accepted.size(); ++i) {
+    if (accepted[i] < 0 || accepted[i] >= size) {
+      throw RangeError(
+          fmt::format("accept() of step {} of request {}: token {} of those that it computed; "
+                      "allowed are 0 to {}",
+                      step, request, accepted[i], size - 1));
+    }
+    if (std::ranges::find(accepted.first(i), accepted[i]) != accepted.first(i).end()) {
+      throw ArgumentError(
+          fmt::format("accept() of step {} of request {}: token {} comes twice in `accepted`; it "
+                      "stands at one position",
+                      step, request, accepted[i]));
+    }
+  }
+}
+
+void check_in_place(Step step, std::uint64_t request, std::span<const std::int64_t> accepted,
+                    const char* why) {
+  for (std::size_t i = 0; i < accepted.size(); ++i) {
+    if (accepted[i] == static_cast<std::int64_t>(i)) continue;
+    throw StateError(
+        fmt::format("accept() of step {} of request {}: token {} at place {} of `accepted`, but {}",
+                    step, request, accepted[i], i, why));
+  }
+}
+
+}  // namespace moetap::detail
