@@ -248,7 +248,8 @@ MovePlan Ledger::accept(Step step, std::uint64_t request, std::int64_t num_token
 // The positions after the step's move up, since it has fewer.
 void Ledger::State::drop_rejected(Request& request, const Request::InFlight& flight,
                                   std::span<const std::int64_t> accepted) {
-  const auto [start, end] = flight.positions;
+  const std::int64_t start = flight.positions.start;
+  const std::int64_t end = flight.positions.end;
   const auto first = request.claims.begin() + start;
   std::pmr::vector<BlockClaim> kept(&pool);
   for (const std::int64_t token : accepted) kept.push_back(first[token]);
