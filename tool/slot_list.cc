@@ -4,25 +4,24 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <numeric>
 
 #include "ipc/internal/slot_lists.h"
+#include "lib/internal/numbers.h"
 
 namespace moetap::tool {
 namespace {
 
 Slot parse_slot(std::string_view text, std::int64_t num_slots) {
-  Slot slot = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), slot);
-  if (text.empty() || text[0] == '-' || error != std::errc{} || end != text.data() + text.size()) {
+  const auto slot = detail::parse_number<std::int64_t>(text);
+  if (!slot || text[0] == '-') {
     throw ArgumentError(
         fmt::format("'{}' is no slot: give slots and ranges, as in 0-15,40,64-79, or all", text));
   }
-  if (slot >= num_slots) {
-    throw RangeError(fmt::format("slot {} is outside the buffer's {} slots", slot, num_slots));
+  if (*slot >= num_slots) {
+    throw RangeError(fmt::format("slot {} is outside the buffer's {} slots", *slot, num_slots));
   }
-  return slot;
+  return *slot;
 }
 
 }  // namespace

@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <random>
 
 #include "lib/internal/json_text.h"
+#include "lib/internal/numbers.h"
 
 namespace demo {
 namespace {
@@ -50,12 +50,9 @@ struct Line {
 };
 
 std::int64_t parse_number(const Line& line, std::string_view field, std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) {
-    line.fail(fmt::format("{} is '{}'; it must be a whole number", field, text));
-  }
-  return line.length(field, value);
+  const auto value = moetap::detail::parse_number<std::int64_t>(text);
+  if (!value) line.fail(fmt::format("{} is '{}'; it must be a whole number", field, text));
+  return line.length(field, *value);
 }
 
 // The lengths come without contents: start with one of the shared blocks, continue with the

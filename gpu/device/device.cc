@@ -5,9 +5,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <optional>
 #include <utility>
+
+#include "lib/internal/numbers.h"
 
 namespace moetap {
 
@@ -41,10 +42,8 @@ std::optional<int> cuda_index(std::string_view name) {
   if (name == "cuda") return 0;
   if (!name.starts_with("cuda:")) return std::nullopt;
   name.remove_prefix(5);
-  int index = 0;
-  const auto [end, error] = std::from_chars(name.begin(), name.end(), index);
-  if (error != std::errc() || end != name.end() || index < 0) return std::nullopt;
-  return index;
+  const auto index = detail::parse_number<int>(name);
+  return index && *index >= 0 ? index : std::nullopt;
 }
 
 }  // namespace

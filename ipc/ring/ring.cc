@@ -1,13 +1,13 @@
 #include "ipc/internal/ring.h"
 
+#include "lib/internal/numbers.h"
+
 namespace moetap {
 namespace {
 
 constexpr std::size_t kPage = 4096;
 
-constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
+using detail::round_up;
 
 std::size_t records_offset(const Endpoint& endpoint) {
   return round_up(

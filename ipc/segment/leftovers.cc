@@ -22,6 +22,7 @@
 #include "ipc/internal/ring.h"
 #include "ipc/internal/system_limits.h"
 #include "ipc/system/fork_guard.h"
+#include "ipc/system/own_file.h"
 #include "lib/internal/injection.h"
 
 namespace moetap {
@@ -29,10 +30,6 @@ namespace {
 
 bool same(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
-bool ours(const struct stat& status) {
-  return S_ISREG(status.st_mode) && status.st_uid == geteuid();
 }
 
 std::optional<struct stat> status_of(const std::string& name) {
@@ -45,14 +42,14 @@ std::optional<struct stat> status_of(const std::string& name) {
 // when out of descriptors, as the owner cannot be found out then.
 GuardedDescriptor open_ours(const std::string& name) {
   const auto named = status_of(name);
-  if (!named || !ours(*named)) return {};
+  if (!named || !is_own_file(*named)) return {};
   GuardedDescriptor file([&] { return open_at_once(name); });
   if (const int error = errno; file.get() < 0 && !limit_on_open(error).empty()) {
     throw SystemError(error,
                       fmt::format("cannot open shared memory {}{}", name, limit_on_open(error)));
   }
   struct stat opened {};
-  if (file.get() < 0 || fstat(file.get(), &opened) != 0 || !ours(opened)) return {};
+  if (file.get() < 0 || fstat(file.get(), &opened) != 0 || !is_own_file(opened)) return {};
   return file;
 }
 

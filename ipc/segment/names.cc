@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "ipc/segment/leftovers.h"
+#include "lib/internal/numbers.h"
 
 namespace moetap {
 namespace {
@@ -33,10 +32,9 @@ bool remove_suffix(std::string_view& text, std::string_view suffix) {
 // Removes "<before><number>" from the end.
 std::optional<int> remove_number(std::string_view& text, std::string_view before) {
   const std::size_t at = text.find_last_not_of("0123456789") + 1;
-  int number = 0;
   const auto digits = text.substr(at);
-  const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (parsed.ec != std::errc{} || !text.substr(0, at).ends_with(before)) return std::nullopt;
+  const auto number = detail::parse_number<int>(digits);
+  if (!number || !text.substr(0, at).ends_with(before)) return std::nullopt;
   text.remove_suffix(digits.size() + before.size());
   return number;
 }

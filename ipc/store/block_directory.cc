@@ -17,6 +17,7 @@
 
 #include "ipc/internal/system_limits.h"
 #include "ipc/store/block_file.h"
+#include "ipc/system/own_file.h"
 
 namespace moetap {
 namespace {
@@ -101,7 +102,7 @@ std::optional<OpenFile> BlockDirectory::open(const std::string& name,
     return std::nullopt;
   }
   struct stat status {};
-  if (fstat(file.fd(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid()) {
+  if (fstat(file.fd(), &status) != 0 || !is_own_file(status)) {
     ++refused;
     return std::nullopt;
   }
@@ -177,7 +178,7 @@ std::vector<BlockDirectory::Entry> BlockDirectory::list() const {
     struct stat status {};
     if ((!unfinished && !name.ends_with(BlockFile::kSuffix)) ||
         fstatat(directory_.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
-        !S_ISREG(status.st_mode) || status.st_uid != geteuid()) {
+        !is_own_file(status)) {
       continue;
     }
     if (!unfinished) {

@@ -14,6 +14,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "lib/internal/numbers.h"
+
 namespace moetap {
 namespace {
 
@@ -96,7 +98,7 @@ void back_with_huge_pages(std::span<std::byte> memory, const std::string& name) 
 std::size_t in_whole_huge_pages(std::size_t bytes) {
   const std::size_t huge = huge_page_bytes();
   if (bytes > std::numeric_limits<std::size_t>::max() - huge) return bytes;  // no room anyway
-  return (bytes + huge - 1) / huge * huge;
+  return detail::round_up(bytes, huge);
 }
 
 void require_in_huge_pages(std::span<const std::byte> memory, const std::string& name) {

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "ipc/internal/system_limits.h"
+#include "ipc/system/own_file.h"
 
 namespace moetap {
 namespace {
@@ -64,7 +65,7 @@ GuardedDescriptor open_lock_file(const fs::path& path) {
   GuardedDescriptor file([&] { return ::open(path.c_str(), kFlags, 0600); });
   if (file.get() < 0) throw_open_error(path, errno);
   struct stat status {};
-  if (fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid()) {
+  if (fstat(file.get(), &status) == 0 && is_own_file(status)) {
     return file;
   }
   throw MismatchError(

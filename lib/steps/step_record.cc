@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lib/internal/injection.h"
+#include "lib/internal/numbers.h"
 #include "lib/internal/text.h"
 
 namespace moetap {
@@ -19,7 +20,7 @@ namespace {
 
 constexpr std::size_t kAlign = 64;
 
-constexpr std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+constexpr std::size_t aligned(std::size_t bytes) { return detail::round_up(bytes, kAlign); }
 
 // A record must not be trusted: fault_layer comes from memory that another process can write.
 std::string layer_name(const ModelShape& shape, std::int32_t index) {

@@ -1,0 +1,15 @@
+// Whose a file is.
+#pragma once
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace moetap {
+
+// Whether it is a regular file of this process's user. Others' are left alone, whatever their
+// names.
+inline bool is_own_file(const struct stat& status) {
+  return S_ISREG(status.st_mode) && status.st_uid == geteuid();
+}
+
+}  // namespace moetap
