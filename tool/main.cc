@@ -1,8 +1,9 @@
 // moetap: inspects the shared memory of moetap's workers, and plans how much memory they will need.
+#include <moetap/version.h>
+
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -11,6 +12,7 @@
 #include <sstream>
 #include <string>
 
+#include "lib/internal/numbers.h"
 #include "tool/commands.h"
 #include "tool/output.h"
 #include "tool/text.h"
@@ -96,11 +98,8 @@ constexpr std::int64_t kHour = 3'600'000;
 // CLI11's own conversion accepts octal numbers, and clamps larger ones to the maximum.
 std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t least,
                           std::int64_t most) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size() && value >= least && value <= most) {
-    return value;
-  }
+  const auto value = moetap::detail::parse_number<std::int64_t>(text);
+  if (value && *value >= least && *value <= most) return *value;
   const std::string range = most == kAnyNumber ? fmt::format("{} or more", least)
                                                : fmt::format("from {} to {}", least, most);
   throw CLI::ValidationError(

@@ -17,10 +17,12 @@
 #include <thread>
 #include <vector>
 
+#include "lib/internal/export.h"
+
 namespace moetap {
 
 // The library that runs the operations. Both are called with the watch's lock held.
-class CollectiveBackend {
+class MOETAP_INTERNAL_API CollectiveBackend {
  public:
   virtual ~CollectiveBackend() = default;
   // Why it cannot go on, or nothing.
@@ -31,7 +33,7 @@ class CollectiveBackend {
 
 // A thread that checks every few milliseconds. The first late operation, or the first error, ends
 // all operations.
-class CollectiveWatch {
+class MOETAP_INTERNAL_API CollectiveWatch {
  public:
   // `who` names this rank in messages: "rank 1 of 4".
   CollectiveWatch(Device& device, CollectiveBackend& backend, Milliseconds limit, std::string who);

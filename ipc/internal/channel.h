@@ -14,6 +14,8 @@
 #include <span>
 #include <string_view>
 
+#include "lib/internal/export.h"
+
 namespace moetap {
 
 // Steps that were dropped in succession, with no record handed over in between: `first`, `last` and
@@ -49,7 +51,7 @@ struct Descriptor {
 
 // Each end belongs to the process that made it; in a forked child it does nothing. acquire(),
 // peek() and release() are a StateError there, and commit() terminates the child.
-class ChannelProducer {
+class MOETAP_INTERNAL_API ChannelProducer {
  public:
   // Creates the ring: endpoint.ring_depth records of endpoint.max_tokens rows.
   explicit ChannelProducer(const Endpoint& endpoint);
@@ -61,7 +63,7 @@ class ChannelProducer {
   // waits (spins, then sleeps) up to endpoint.limit. Then TimeoutError with the ring's depth, the
   // oldest step in it, the consumer's pid and the lease that it waits for, if any. MismatchError if
   // the consumer's counter is not valid. One thread.
-  std::span<std::byte> acquire();
+  [[nodiscard]] std::span<std::byte> acquire();
 
   // Takes back the last acquired record, which will not be handed over. In acquire()'s thread,
   // before anything else is acquired or dropped.
@@ -106,7 +108,7 @@ class ChannelConsumer {
     const Descriptor& descriptor;  // a checked copy: kinds and sizes are in range
     std::span<std::byte> bytes;
   };
-  const Item* peek();
+  [[nodiscard]] const Item* peek();
 
   // Call it after copying what is needed of the item, and before using or showing any of it.
   // MismatchError if the producer has reused the record since peek(), which happens if another

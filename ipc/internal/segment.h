@@ -1,13 +1,17 @@
 // A named piece of POSIX shared memory with an owner.
 #pragma once
 
-#include <boost/interprocess/mapped_region.hpp>
 #include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+
+namespace boost::interprocess {
+class mapped_region;
+}
 
 namespace moetap {
 
@@ -39,7 +43,7 @@ class Segment {
   // the name now refers to another segment. first_word() is read from the file, 0 if there is none.
   // A read creates no page, which would be in the way of the creator's huge pages.
   static Segment find(const std::string& name);
-  bool map();
+  [[nodiscard]] bool map();
   std::uint64_t first_word() const;
 
   Segment(Segment&& other) noexcept;
@@ -74,7 +78,7 @@ class Segment {
   pid_t peer_ = 0;
   bool unlinks_ = false;  // by the owner, at the end
   int fd_ = -1;
-  boost::interprocess::mapped_region region_;
+  std::unique_ptr<boost::interprocess::mapped_region> region_;  // null: nothing is mapped
 };
 
 }  // namespace moetap

@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 
+#include "lib/internal/export.h"
+
 namespace moetap {
 
 // The longest times that the buffer's lock was waited for and kept since the buffer was created
@@ -21,7 +23,7 @@ struct LockTimes {
 };
 
 // Belongs to the process that made it: in a forked child publish() and fail() are a StateError.
-class ShmWriter {
+class MOETAP_INTERNAL_API ShmWriter {
  public:
   // Creates the buffer and becomes its owner; see Segment::create.
   explicit ShmWriter(const Endpoint& endpoint);

@@ -16,6 +16,8 @@
 #include <thread>
 #include <utility>
 
+#include "lib/internal/export.h"
+
 namespace moetap {
 
 // For the errno of a call that opens a file; "" if no limit explains it, else a sentence that
@@ -27,7 +29,7 @@ std::string limit_on_create(int error, const std::string& directory);
 
 // For the errno of an mmap(2) of so many bytes, of shared or private memory.
 enum class Mapped : std::uint8_t { shared, own };
-std::string limit_on_map(int error, std::size_t bytes, Mapped kind);
+MOETAP_INTERNAL_API std::string limit_on_map(int error, std::size_t bytes, Mapped kind);
 
 // Returns the result of allocate(), and turns std::bad_alloc into a SystemError with the limit. For
 // memory whose size depends on options. `what` begins the message.
@@ -42,7 +44,7 @@ auto allocated(std::string_view what, std::size_t bytes, Allocate&& allocate) {
 }
 
 // For a thread that could not be created.
-std::string limit_on_thread();
+MOETAP_INTERNAL_API std::string limit_on_thread();
 
 // Starts a thread. SystemError with the limit if it cannot be created. `what` begins the message,
 // e.g. "the host device's stream".

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "lib/internal/export.h"
+
 namespace moetap {
 
 // A word in shared memory that a waker changes and a waiter watches. With `sleepers` the waker can
@@ -18,7 +20,7 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 // Changes the word and wakes all sleepers. Never blocks. Writes before this call are visible to a
 // waiter that sees the change.
-void wake(WakeWord& word) noexcept;
+MOETAP_INTERNAL_API void wake(WakeWord& word) noexcept;
 
 // The time `limit` from now. Any timeout is allowed: a negative one means now, one over a year
 // means a year.
@@ -35,14 +37,15 @@ inline constexpr std::chrono::microseconds kSpin{25};
 // Returns true when ready() returns true, or false at the deadline. ready() may be called from a
 // spin loop.
 template <class Ready>
-bool wait_until(WakeWord& word, std::chrono::steady_clock::time_point deadline, Ready&& ready,
-                std::chrono::microseconds spin = kSpin);
+[[nodiscard]] bool wait_until(WakeWord& word, std::chrono::steady_clock::time_point deadline,
+                              Ready&& ready, std::chrono::microseconds spin = kSpin);
 
 namespace detail {
 // Sleeps while word == seen, until woken, the deadline, or spuriously.
-void sleep(WakeWord& word, std::uint32_t seen, std::chrono::steady_clock::time_point deadline);
+MOETAP_INTERNAL_API void sleep(WakeWord& word, std::uint32_t seen,
+                               std::chrono::steady_clock::time_point deadline);
 // Pauses between two checks of a waiter that has spun for so long.
-void pause(std::chrono::microseconds spun = {});
+MOETAP_INTERNAL_API void pause(std::chrono::microseconds spun = {});
 }  // namespace detail
 
 template <class Ready>

@@ -8,9 +8,11 @@
 #include <thread>
 #include <utility>
 
+#include "lib/internal/export.h"
+
 namespace moetap {
 
-struct LeaseBook::State {
+struct MOETAP_HIDDEN LeaseBook::State {
   mutable std::mutex mutex;
   std::list<Entry> entries;  // the oldest first
   bool closed = false;

@@ -14,6 +14,7 @@
 #include "ipc/internal/wait.h"
 #include "ipc/system/fork_guard.h"
 #include "ipc/system/private_copy.h"
+#include "lib/internal/export.h"
 #include "lib/internal/injection.h"
 
 namespace moetap {
@@ -61,7 +62,7 @@ void check(const Descriptor& descriptor, const Endpoint& endpoint, const std::st
 
 }  // namespace
 
-struct ChannelConsumer::State {
+struct MOETAP_HIDDEN ChannelConsumer::State {
   explicit State(const Endpoint& from)
       : endpoint((from.validate_ring(), from)),
         segment(attach(ring_name(from), Ring::bytes(from), from, kRingMagic, kRingVersion)),

@@ -17,6 +17,7 @@
 #include "ipc/internal/segment.h"
 #include "ipc/internal/wait.h"
 #include "ipc/system/fork_guard.h"
+#include "lib/internal/export.h"
 #include "lib/internal/injection.h"
 
 namespace moetap {
@@ -31,7 +32,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct ChannelProducer::State {
+struct MOETAP_HIDDEN ChannelProducer::State {
   explicit State(const Endpoint& to)
       : endpoint((to.validate_ring(), to)),
         segment(Segment::create(ring_name(to), Ring::bytes(to), to.huge_pages)),

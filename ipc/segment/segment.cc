@@ -2,6 +2,7 @@
 
 #include <moetap/error.h>
 
+#include <boost/interprocess/mapped_region.hpp>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -14,6 +15,7 @@
 #include <cerrno>
 #include <chrono>
 #include <limits>
+#include <memory>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -145,10 +147,10 @@ struct Mappable {
   bip::mapping_handle_t get_mapping_handle() const { return {fd, false}; }
 };
 
-bip::mapped_region map_whole(int fd, const std::string& name) {
+std::unique_ptr<bip::mapped_region> map_whole(int fd, const std::string& name) {
   const auto bytes = static_cast<std::size_t>(status_of(fd, name).st_size);
   try {
-    return {Mappable{fd}, bip::read_write};
+    return std::make_unique<bip::mapped_region>(Mappable{fd}, bip::read_write);
   } catch (const bip::interprocess_exception& error) {
     const int code = error.get_native_error();
     throw SystemError(code, fmt::format("cannot map shared memory {}{}", name,
@@ -372,7 +374,7 @@ Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(peer_, moved.peer_);
   std::swap(unlinks_, moved.unlinks_);
   std::swap(fd_, moved.fd_);
-  region_.swap(moved.region_);
+  std::swap(region_, moved.region_);
   return *this;
 }
 
@@ -388,7 +390,8 @@ Segment::~Segment() {
 }
 
 std::span<std::byte> Segment::bytes() const {
-  return {static_cast<std::byte*>(region_.get_address()), region_.get_size()};
+  if (!region_) return {};
+  return {static_cast<std::byte*>(region_->get_address()), region_->get_size()};
 }
 
 // The pid detects a child that was made without the C library's fork().

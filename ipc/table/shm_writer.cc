@@ -7,10 +7,11 @@
 #include "ipc/internal/names.h"
 #include "ipc/internal/shm_ends.h"
 #include "ipc/system/fork_guard.h"
+#include "lib/internal/export.h"
 
 namespace moetap {
 
-struct ShmWriter::State {
+struct MOETAP_HIDDEN ShmWriter::State {
   std::string name;
   std::unique_ptr<ShmSink> sink;
   Maker maker;

@@ -6,19 +6,21 @@
 #include <cstdint>
 #include <span>
 
+#include "lib/internal/export.h"
+
 namespace moetap::detail {
 
 // How many tokens at these positions are accepted, of a request that has `num_tokens` now. The last
 // of those had no forward pass.
-std::int64_t count_standing(TokenRange positions, std::int64_t num_tokens);
+MOETAP_INTERNAL_API std::int64_t count_standing(TokenRange positions, std::int64_t num_tokens);
 
 // ArgumentError unless each of the `count` accepted tokens is given, and none twice. RangeError for
 // a token that the step did not compute.
-void check_accepted(Step step, std::uint64_t request, TokenRange positions, std::int64_t count,
-                    std::span<const std::int64_t> accepted);
+MOETAP_INTERNAL_API void check_accepted(Step step, std::uint64_t request, TokenRange positions,
+                                        std::int64_t count, std::span<const std::int64_t> accepted);
 
 // StateError if a token is accepted for another position than its own; `why` says why none can be.
-void check_in_place(Step step, std::uint64_t request, std::span<const std::int64_t> accepted,
-                    const char* why);
+MOETAP_INTERNAL_API void check_in_place(Step step, std::uint64_t request,
+                                        std::span<const std::int64_t> accepted, const char* why);
 
 }  // namespace moetap::detail

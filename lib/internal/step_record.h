@@ -12,6 +12,8 @@
 #include <span>
 #include <string>
 
+#include "lib/internal/export.h"
+
 namespace moetap {
 
 // The head of a record, written on the device.
@@ -30,7 +32,7 @@ struct StepReport {
 // which layer l was last captured. The slot of a row with a missing route is stored as ~slot. Rows
 // are narrow, row_bytes each. All parts are 64-byte aligned. A record of fewer tokens is shorter,
 // so that one contiguous copy moves it.
-struct StepRecordLayout {
+struct MOETAP_INTERNAL_API StepRecordLayout {
   StepRecordLayout(const ModelShape& shape, std::int64_t num_tokens);
   std::size_t captured;  // byte offsets
   std::size_t slots;
@@ -39,7 +41,7 @@ struct StepRecordLayout {
 };
 
 // A record in host memory.
-struct StepRecordView {
+struct MOETAP_INTERNAL_API StepRecordView {
   StepRecordView(const ModelShape& shape, std::int64_t num_tokens, std::span<std::byte> bytes);
   StepReport* report;
   std::span<std::uint64_t> captured;
@@ -48,12 +50,13 @@ struct StepRecordView {
 };
 
 // Whether the record is of this step. If so, its slots are the step's, whatever else is wrong.
-bool has_slots(const StepRecordView& record, Step step);
+MOETAP_INTERNAL_API bool has_slots(const StepRecordView& record, Step step);
 
 // Why this record must not be published, or nothing. Reasons: a step or token count other than
 // expected, a device fault (with the model's layer id, token and value), or layers that were not
 // captured (with their model layer ids).
-std::optional<std::string> fault_of(const StepRecordView& record, const ModelShape& shape,
-                                    Step step, std::int64_t num_slots);
+MOETAP_INTERNAL_API std::optional<std::string> fault_of(const StepRecordView& record,
+                                                        const ModelShape& shape, Step step,
+                                                        std::int64_t num_slots);
 
 }  // namespace moetap

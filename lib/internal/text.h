@@ -5,10 +5,12 @@
 #include <string>
 #include <string_view>
 
+#include "lib/internal/export.h"
+
 namespace moetap::detail {
 
 // Ascending numbers with runs joined: "3, 5-9".
-std::string join_ranges(std::span<const int> numbers);
+MOETAP_INTERNAL_API std::string join_ranges(std::span<const int> numbers);
 
 // "a, b, c".
 std::string join(std::span<const std::string_view> words);

@@ -11,11 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "lib/internal/export.h"
 #include "lib/ledger/block_book.h"
 
 namespace moetap {
 
-struct Ledger::State {
+struct MOETAP_HIDDEN Ledger::State {
   using Claims = std::pmr::vector<detail::BlockClaim>;
 
   struct Request {

@@ -26,6 +26,25 @@ if readelf -d "$libraries"/libmoetap.so "$libraries"/libmoetap-gpu.so | grep -iE
   exit 1
 fi
 
+# Another release that may be incompatible must not be taken for this one.
+release=$(pkg-config --modversion moetap)
+for library in "$libraries"/libmoetap*.so; do
+  name=$(basename "$library")
+  readelf -d "$library" | grep -F "soname: [$name.${release%.*}]" >/dev/null || {
+    echo "$name has not the SONAME of release $release" >&2
+    exit 1
+  }
+done
+
+# Users need no headers but ours and the system's. (Those of MPI and CUDA are for who uses them.)
+find "$prefix/include/moetap" -name '*.h' -printf '#include <moetap/%f>\n' |
+  grep -vE 'mpi|cuda_kernel' >"$stage/all.cc"
+"${compiler[@]}" -std=c++20 -I"$prefix/include" -M "$stage/all.cc" >"$stage/included"
+if grep -oE '[^ ]*/(boost|fmt|nlohmann)/[^ ]*' "$stage/included"; then
+  echo 'an installed header includes a library that users need not have' >&2
+  exit 1
+fi
+
 # user_build PROGRAM PACKAGE
 user_build() {
   local flags

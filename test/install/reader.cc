@@ -2,14 +2,30 @@
 // published.
 #include <moetap/read_transport.h>
 #include <moetap/reader.h>
+#include <moetap/version.h>
 
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <vector>
 
 #include "endpoint.h"
 
+// An exception that the library throws is known here.
+bool catches() {
+  try {
+    moetap::ModelShape::known("no such model");
+  } catch (const moetap::Error&) {
+    return true;
+  }
+  return false;
+}
+
 int main(int, char** argv) {
+  if (std::strcmp(moetap::version(), MOETAP_VERSION) != 0 || !catches()) {
+    std::fprintf(stderr, "the library is not the one of these headers\n");
+    return 1;
+  }
   moetap::Reader reader(moetap::make_shm_reader(endpoint(argv[1])));
   reader.wait_for(1, moetap::Milliseconds(10'000));
   // Positions 0 and 1 of a sequence whose blocks, of one token each, are 9 and 3.

@@ -130,9 +130,8 @@ void NcclCollective::gather(const std::int32_t* from, std::int32_t* to,
     throw ArgumentError(fmt::format("counts {} for {} ranks: one for each, 0 or more",
                                     fmt::join(counts, ", "), size_));
   }
-  auto* own = dynamic_cast<cuda::CudaStream*>(&stream);
-  if (own == nullptr) throw ArgumentError("a gather over NCCL on a stream that is no GPU's");
-  watch_->run(stream, [&] { queue(from, to, counts, own->get()); });
+  const cudaStream_t handle = cuda::handle_of(stream, "a gather over NCCL");
+  watch_->run(stream, [&] { queue(from, to, counts, handle); });
 }
 
 void NcclCollective::queue(const std::int32_t* from, std::int32_t* to,

@@ -8,10 +8,12 @@
 #include <string>
 #include <utility>
 
+#include "lib/internal/export.h"
+
 namespace moetap::cuda {
 
 // Throws a DeviceError with the call and the error's name and text.
-[[noreturn]] void fail(const std::string& call, cudaError_t error);
+[[noreturn]] MOETAP_INTERNAL_API void fail(const std::string& call, cudaError_t error);
 
 inline void check(cudaError_t error, const char* call) {
   if (error != cudaSuccess) fail(call, error);
@@ -25,7 +27,7 @@ inline void check(cudaError_t error, const char* call) {
 // This selects the driver's current context, not cudaSetDevice's number. Restoring that number on a
 // thread that never chose a GPU would create a context on GPU 0. It would also lose an engine's own
 // context that is not the primary one.
-class Scope {
+class MOETAP_INTERNAL_API Scope {
  public:
   explicit Scope(int device) : Scope(device, std::nothrow) {
     check(error_, "selecting the GPU's primary context");

@@ -186,6 +186,12 @@ CudaEvent& CudaStream::own(Event& event) const {
   return *own_event;
 }
 
+cudaStream_t handle_of(Stream& stream, const char* what) {
+  const auto* own = dynamic_cast<const CudaStream*>(&stream);
+  if (own == nullptr) throw ArgumentError(fmt::format("{} on a stream that is no GPU's", what));
+  return own->get();
+}
+
 void StreamList::add(cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
   streams_.push_back(stream);

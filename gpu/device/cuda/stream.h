@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpu/device/cuda/call.h"
+#include "lib/internal/export.h"
 
 namespace moetap::cuda {
 
@@ -77,6 +78,9 @@ class CudaStream : public Stream {
   cudaStream_t stream_;
   bool recording_ = false;  // set by begin_capture(); a wrapped stream may capture without it
 };
+
+// CUDA's handle of a stream. ArgumentError that begins with `what` if it is no GPU's.
+MOETAP_INTERNAL_API cudaStream_t handle_of(Stream& stream, const char* what);
 
 // The living streams that a device made.
 class StreamList {

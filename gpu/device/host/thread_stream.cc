@@ -69,7 +69,7 @@ void ThreadStream::enqueue(Operation operation) {
 void ThreadStream::run_all() noexcept {
   for (bool stop = false; !stop;) {
     const std::uint64_t head = timeline_->done();
-    wait_until(
+    (void)wait_until(
         queued_, std::chrono::steady_clock::time_point::max(),
         [&] { return tail_.load(std::memory_order_acquire) != head; }, kDeviceSpin);
     const Operation& operation = (*ring_)[head % kDepth];

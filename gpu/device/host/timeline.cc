@@ -13,7 +13,7 @@ bool Timeline::done_or_register(std::uint64_t count) {
 }
 
 void Timeline::wait(std::uint64_t count) {
-  wait_until(
+  (void)wait_until(
       word_, std::chrono::steady_clock::time_point::max(), [&] { return done_or_register(count); },
       kDeviceSpin);
 }

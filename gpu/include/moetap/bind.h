@@ -2,6 +2,7 @@
 #pragma once
 
 #include <moetap/capturer.h>
+#include <moetap/export.h>
 #include <moetap/route_sink.h>
 #include <moetap/step.h>
 #include <moetap/topk_ids.h>
@@ -47,6 +48,6 @@ struct MoeLayer {
 // routes (the message names the layer and the kernel), or if the Capturer's layout does not allow a
 // layer's way (see Capturer). RangeError for a layer that the shape does not have, StateError for
 // one that is already bound.
-void bind_layers(Capturer& capturer, std::span<const MoeLayer> layers);
+MOETAP_API void bind_layers(Capturer& capturer, std::span<const MoeLayer> layers);
 
 }  // namespace moetap

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <moetap/error.h>
+#include <moetap/export.h>
 #include <moetap/shape.h>
 #include <moetap/step.h>
 #include <moetap/topk_ids.h>
@@ -44,7 +45,7 @@ struct CapturerOptions {
 // tokens are valid: only its rows are missing, and the reader is told why.
 //
 // All work is ordered by the streams that are passed in. Use one stream for a whole step.
-class Capturer {
+class MOETAP_API Capturer {
  public:
   // OwnedError if this process already captures the endpoint's model.
   explicit Capturer(std::unique_ptr<Transport> transport, CapturerOptions options = {});
@@ -112,7 +113,7 @@ class Capturer {
   void give_up(const Slot* slot_mapping, Stream& stream) noexcept;
 
   // The steps that failed or were given up; see Transport::take_failures.
-  std::vector<StepFailed> take_failures() { return transport_->take_failures(); }
+  [[nodiscard]] std::vector<StepFailed> take_failures() { return transport_->take_failures(); }
   std::uint64_t num_failed() const { return transport_->num_failed(); }
 
   void finalize(Step step, Milliseconds limit) { transport_->finalize(step, limit); }

@@ -4,6 +4,7 @@
 
 #include <moetap/device.h>
 #include <moetap/device_fault.h>
+#include <moetap/export.h>
 #include <moetap/step.h>
 #include <moetap/topk_ids.h>
 
@@ -21,7 +22,7 @@ namespace moetap {
 // throws the reason: TimeoutError, MismatchError or CollectiveError. There is no recovery: the
 // ranks have to be restarted. The object must outlive its queued work and the graphs that contain
 // it.
-class Collective {
+class MOETAP_API Collective {
  public:
   virtual ~Collective() = default;
 
@@ -45,12 +46,12 @@ class Collective {
 
 // Whether work queued on the stream is now recorded into a graph. For implementations of gathers
 // and of other calls that a graph cannot contain.
-bool records_graph(Stream& stream);
+MOETAP_API bool records_graph(Stream& stream);
 
 // Gathers the parts of one layer's topk_ids in token order. It converts them to int32 and drops
 // shared-expert columns and padding rows. One object serves any number of layers and steps in turn,
 // on one stream. Results that are needed at the same time need separate objects.
-class PartGather {
+class MOETAP_API PartGather {
  public:
   // max_tokens: of all parts together. `weights`: the shape's weight type; weights are gathered
   // together with the ids. ArgumentError for sizes below 1 (shared_expert_columns: below 0).

@@ -5,6 +5,7 @@
 // and compile the file that has MOETAP_DEFINE_KERNEL(MyKernel) with MOETAP_WITH_CUDA defined.
 #pragma once
 
+#include <moetap/export.h>
 #include <moetap/kernel.h>
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 namespace moetap {
 
 // Throws a DeviceError that names the kernel unless `cuda_error` is cudaSuccess.
-void check_cuda_launch(const char* kernel, int cuda_error);
-void check_cuda_load(const char* kernel, int cuda_error);
+MOETAP_API void check_cuda_launch(const char* kernel, int cuda_error);
+MOETAP_API void check_cuda_load(const char* kernel, int cuda_error);
 
 }  // namespace moetap
 

@@ -7,6 +7,7 @@
 // must outlive everything that it made.
 #pragma once
 
+#include <moetap/export.h>
 #include <moetap/kernel.h>
 
 #include <chrono>
@@ -21,7 +22,7 @@ namespace moetap {
 
 // A point in a stream's work, set by record(). A wait waits for the latest record() before it, and
 // is a no-op if there was none.
-class Event {
+class MOETAP_API Event {
  public:
   virtual ~Event() = default;
   virtual bool done() = 0;         // true if never recorded
@@ -29,12 +30,12 @@ class Event {
 };
 
 // Recorded work, for Stream::launch. Immutable.
-class Graph {
+class MOETAP_API Graph {
  public:
   virtual ~Graph() = default;
 };
 
-class Stream {
+class MOETAP_API Stream {
  public:
   // For a stream that a device made, waits until all queued work is done. Never throws.
   virtual ~Stream() = default;
@@ -69,7 +70,7 @@ class Stream {
   // The work of a launched graph becomes part of the new graph. Any other call on this stream
   // (events, idle(), synchronize(), a second capture) is a StateError meanwhile.
   virtual void begin_capture() = 0;
-  virtual std::unique_ptr<Graph> end_capture() = 0;
+  [[nodiscard]] virtual std::unique_ptr<Graph> end_capture() = 0;
 };
 
 class Device;
@@ -77,7 +78,7 @@ class Device;
 // Owns device memory, or page-locked host memory that the device's copies can use. The initial
 // contents are undefined. Like cudaFree, the destructor waits until all work queued on the device
 // is done. A buffer that was moved from, or made with 0 bytes, is empty.
-class Buffer {
+class MOETAP_API Buffer {
  public:
   Buffer() = default;
   Buffer(Device& device, void* data, std::size_t bytes,
@@ -100,7 +101,7 @@ class Buffer {
   void (*release_)(Device&, void*, std::size_t) = nullptr;
 };
 
-class Device {
+class MOETAP_API Device {
  public:
   virtual ~Device() = default;
 
@@ -111,10 +112,10 @@ class Device {
 
   // Page-locks memory with another owner (e.g. shared memory) during the result's lifetime.
   // ArgumentError if any of it is already locked.
-  virtual Buffer pin(std::span<std::byte> memory) = 0;
+  [[nodiscard]] virtual Buffer pin(std::span<std::byte> memory) = 0;
 
-  virtual std::unique_ptr<Stream> make_stream() = 0;
-  virtual std::unique_ptr<Event> make_event() = 0;
+  [[nodiscard]] virtual std::unique_ptr<Stream> make_stream() = 0;
+  [[nodiscard]] virtual std::unique_ptr<Event> make_event() = 0;
 
   // Loads a kernel, so that its first launch need not wait for this. Pass KernelEntryOf<K>::entry.
   // StateError on a GPU if the kernel was compiled for hosts only.
@@ -123,6 +124,6 @@ class Device {
 
 // Opens a device: "auto" (a GPU if there is one, otherwise host), "host", "cuda" or "cuda:N".
 // ArgumentError that says why if there is no such device.
-std::unique_ptr<Device> open_device(std::string_view name = "auto");
+[[nodiscard]] MOETAP_API std::unique_ptr<Device> open_device(std::string_view name = "auto");
 
 }  // namespace moetap

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <moetap/device.h>
+#include <moetap/export.h>
 
 #include <cstdint>
 #include <memory>
@@ -10,14 +11,14 @@ namespace moetap {
 
 // For programs. Each stream is a thread. As on a GPU, a stream has room for 1024 operations;
 // queueing one more blocks until there is room.
-std::unique_ptr<Device> make_host_device();
+[[nodiscard]] MOETAP_API std::unique_ptr<Device> make_host_device();
 
 // For tests. Everything runs inside the calls of the one thread that uses it. A call that queues
 // work runs some queued work, of any stream, or none. A blocking wait runs work until its condition
 // is met. The order is drawn from `seed` among those that streams and events allow, so that a
 // missing dependency shows up and can be replayed. Blocks and lanes of a kernel run in a drawn
 // order too.
-class SeededDevice : public Device {
+class MOETAP_API SeededDevice : public Device {
  public:
   // Delays one side of an ordering as far as is legal. Work of a held stream runs only in step(),
   // in a poll (idle(), done()) or in a blocking wait, and only if no other stream has ready work.
@@ -25,6 +26,6 @@ class SeededDevice : public Device {
   // Runs one drawn piece of ready work. Returns false if there is none.
   virtual bool step() = 0;
 };
-std::unique_ptr<SeededDevice> make_seeded_device(std::uint64_t seed);
+[[nodiscard]] MOETAP_API std::unique_ptr<SeededDevice> make_seeded_device(std::uint64_t seed);
 
 }  // namespace moetap

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <moetap/device.h>
+#include <moetap/export.h>
 #include <moetap/route_sink.h>
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace moetap {
 
 enum class Scoring : std::uint8_t { softmax, sigmoid };
 
-struct RouterOptions {
+struct MOETAP_API RouterOptions {
   static constexpr int kMaxExperts = 512;
   static constexpr int kMaxGroups = 32;
 
@@ -44,8 +45,9 @@ struct RouterBuffers {
 
 // Queues the router's kernel. With a sink it captures the picks too, and their weights if rows have
 // weights. ArgumentError for options that are not valid, or a sink with another top_k.
-void launch_router(const RouterOptions& options, const RouterBuffers& buffers, Stream& stream);
-void launch_router(const RouterOptions& options, const RouterBuffers& buffers,
-                   const RouteSink& sink, Stream& stream);
+MOETAP_API void launch_router(const RouterOptions& options, const RouterBuffers& buffers,
+                              Stream& stream);
+MOETAP_API void launch_router(const RouterOptions& options, const RouterBuffers& buffers,
+                              const RouteSink& sink, Stream& stream);
 
 }  // namespace moetap

@@ -4,6 +4,7 @@
 #include <moetap/drafts.h>
 #include <moetap/endpoint.h>
 #include <moetap/error.h>
+#include <moetap/export.h>
 #include <moetap/step.h>
 #include <moetap/types.h>
 
@@ -22,7 +23,7 @@ class StepFailures;  // failures that were found and not yet taken
 // The base class of all transports. A transport implements deliver() and finalize(), and overrides
 // other functions where it needs them. One thread at a time: the Capturer's, which has checked the
 // arguments.
-class Transport {
+class MOETAP_API Transport {
  public:
   virtual ~Transport();
   Transport(const Transport&) = delete;
@@ -72,7 +73,7 @@ class Transport {
 
   // take_failures(): the failures found since the last call, in that order. Only the latest 64 are
   // kept. Allocates only if there are any. num_failed(): the number of failures ever.
-  std::vector<StepFailed> take_failures();
+  [[nodiscard]] std::vector<StepFailed> take_failures();
   std::uint64_t num_failed() const;
 
  protected:
@@ -90,7 +91,8 @@ class Transport {
 
 // Copies each step to the host (blocking), then scatters its rows into shared memory under a file
 // lock.
-std::unique_ptr<Transport> make_shm_transport(Device& device, const Endpoint& endpoint);
+[[nodiscard]] MOETAP_API std::unique_ptr<Transport> make_shm_transport(Device& device,
+                                                                       const Endpoint& endpoint);
 
 // Where the device transport stores rows until they are read.
 enum class HostCache : std::uint8_t {
@@ -118,12 +120,13 @@ struct DeviceTransportOptions {
 // Takes a snapshot on the step's stream. Copies it asynchronously, on a stream of its own, into a
 // ring that the scheduler maps. Hands it over when the copy is done. publish() waits only while the
 // ring is full, up to endpoint.limit, or not at all: see OnFull.
-std::unique_ptr<Transport> make_device_transport(Device& device, const Endpoint& endpoint,
-                                                 DeviceTransportOptions options = {});
+[[nodiscard]] MOETAP_API std::unique_ptr<Transport> make_device_transport(
+    Device& device, const Endpoint& endpoint, DeviceTransportOptions options = {});
 
 // For a rank whose rows another rank publishes (Topology::publishes() is false). It captures into a
 // device cache like the other ranks, so that all have the same graphs. publish() only closes the
 // step. Nothing leaves the device, and failures of a step on this rank are not reported.
-std::unique_ptr<Transport> make_capture_only_transport(Device& device, const Endpoint& endpoint);
+[[nodiscard]] MOETAP_API std::unique_ptr<Transport> make_capture_only_transport(
+    Device& device, const Endpoint& endpoint);
 
 }  // namespace moetap

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <moetap/block_store.h>
+#include <moetap/export.h>
 
 #include <filesystem>
 #include <memory>
@@ -19,7 +20,7 @@ namespace moetap {
 // The directory is created (mode 0700) if it does not exist. MismatchError if it is another user's,
 // or if other users may write to it. SystemError, with the bytes needed, if the system refuses a
 // call. ArgumentError if max_bytes has no room for one file.
-std::unique_ptr<BlockStore> make_directory_block_store(const std::filesystem::path& directory,
-                                                       BlockStoreOptions options);
+[[nodiscard]] MOETAP_API std::unique_ptr<BlockStore> make_directory_block_store(
+    const std::filesystem::path& directory, BlockStoreOptions options);
 
 }  // namespace moetap

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <moetap/error.h>
+#include <moetap/export.h>
 #include <moetap/shape.h>
 #include <moetap/topology.h>
 #include <moetap/types.h>
@@ -22,7 +23,7 @@ enum class ShmLayout : std::uint8_t {
 // One worker's channel to its scheduler. Both sides construct an equal Endpoint. There is one per
 // data-parallel rank, or one for each stage and part of it if several of its ranks publish (see
 // endpoints_of).
-struct Endpoint {
+struct MOETAP_API Endpoint {
   std::string instance;  // the engine's: letters, digits, '-', '_', '.'; 1 to 64 characters
   int dp_rank = 0;
   int stage = 0;     // pipeline stage: 0 to 999
@@ -50,9 +51,10 @@ struct Endpoint {
 // The endpoint of one rank, which publishes or only captures. `engine` describes the whole model;
 // its dp_rank, stage and part are ignored. ArgumentError for a topology that is not supported, for
 // a stage without MoE layers, and for the wire layout if its one buffer would need several owners.
-Endpoint endpoint_of(const Endpoint& engine, const Topology& rank);
+MOETAP_API Endpoint endpoint_of(const Endpoint& engine, const Topology& rank);
 
 // The endpoints that the scheduler of topology.dp_rank reads: [stages that have MoE layers][parts].
-std::vector<std::vector<Endpoint>> endpoints_of(const Endpoint& engine, const Topology& topology);
+MOETAP_API std::vector<std::vector<Endpoint>> endpoints_of(const Endpoint& engine,
+                                                           const Topology& topology);
 
 }  // namespace moetap

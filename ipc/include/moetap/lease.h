@@ -2,6 +2,7 @@
 // named holder.
 #pragma once
 
+#include <moetap/export.h>
 #include <moetap/routes.h>
 #include <moetap/types.h>
 
@@ -21,11 +22,11 @@ namespace moetap {
 class Lease;
 
 // "2 leases are out, the oldest is held by request 7 for 1250 ms", for messages.
-std::string describe_leases(std::size_t leases, std::string_view holder,
-                            std::chrono::nanoseconds age);
+MOETAP_API std::string describe_leases(std::size_t leases, std::string_view holder,
+                                       std::chrono::nanoseconds age);
 
 // The leases of one lender. A lease may end in any thread.
-class LeaseBook {
+class MOETAP_API LeaseBook {
  public:
   using Clock = std::chrono::steady_clock;
   struct Entry {
@@ -43,7 +44,7 @@ class LeaseBook {
   LeaseBook(const LeaseBook&) = delete;
   LeaseBook& operator=(const LeaseBook&) = delete;
 
-  Lease lend(std::string holder);
+  [[nodiscard]] Lease lend(std::string holder);
 
   std::size_t size() const;
   // The oldest lease that has not ended.
@@ -61,7 +62,7 @@ class LeaseBook {
 };
 
 // Ends when it is destroyed, or when the lender's memory is. Movable.
-class Lease {
+class MOETAP_API Lease {
  public:
   Lease(Lease&& other) noexcept;
   Lease& operator=(Lease&& other) noexcept;
@@ -81,7 +82,7 @@ class Lease {
 // As Routes, but the rows may still be in the lender's memory. Movable. row() and detach() check
 // that the lender exists and then read its memory. So the reader must not be destroyed while
 // another thread is in one of these calls.
-class RoutesView {
+class MOETAP_API RoutesView {
  public:
   // Owns its rows from the start.
   explicit RoutesView(Routes routes) : owned_(std::move(routes)) {}

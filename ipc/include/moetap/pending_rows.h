@@ -1,6 +1,7 @@
 // Rows that wait to be collected, for schedulers that do not read them as soon as a request ends.
 #pragma once
 
+#include <moetap/export.h>
 #include <moetap/ledger.h>
 #include <moetap/reader.h>
 
@@ -14,7 +15,7 @@ namespace moetap {
 // Plans that are not yet read, by request. A waiting plan holds its blocks. The scheduler then
 // either allocates other blocks (Ledger::held) or has the rows read early (take_early). The ledger
 // and the reader must outlive it. One thread at a time.
-class PendingRows {
+class MOETAP_API PendingRows {
  public:
   PendingRows(Ledger& ledger, Reader& reader) : ledger_(ledger), reader_(reader) {}
 

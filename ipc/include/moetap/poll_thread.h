@@ -3,6 +3,7 @@
 #pragma once
 
 #include <moetap/error.h>
+#include <moetap/export.h>
 #include <moetap/read_transport.h>
 #include <moetap/types.h>
 
@@ -29,9 +30,9 @@ struct PollOptions {
 // rows may be clobbered, and say so. While rows are lent no step is taken in. An exception in the
 // thread (MismatchError) is thrown again by every later call. SystemError if the thread or the
 // descriptor cannot be created. ArgumentError if `every` is below 1 ms or above one second.
-std::unique_ptr<SlotReadTransport> poll_in_thread(std::unique_ptr<SlotReadTransport> reader,
-                                                  PollOptions options = {});
-std::unique_ptr<RequestReadTransport> poll_in_thread(std::unique_ptr<RequestReadTransport> reader,
-                                                     PollOptions options = {});
+[[nodiscard]] MOETAP_API std::unique_ptr<SlotReadTransport> poll_in_thread(
+    std::unique_ptr<SlotReadTransport> reader, PollOptions options = {});
+[[nodiscard]] MOETAP_API std::unique_ptr<RequestReadTransport> poll_in_thread(
+    std::unique_ptr<RequestReadTransport> reader, PollOptions options = {});
 
 }  // namespace moetap

@@ -3,6 +3,7 @@
 
 #include <moetap/endpoint.h>
 #include <moetap/error.h>
+#include <moetap/export.h>
 #include <moetap/lease.h>
 #include <moetap/shape.h>
 #include <moetap/step.h>
@@ -19,7 +20,7 @@
 namespace moetap {
 
 // The scheduler's end. One thread at a time.
-class ReadTransport {
+class MOETAP_API ReadTransport {
  public:
   virtual ~ReadTransport() = default;
 
@@ -43,7 +44,7 @@ class ReadTransport {
 };
 
 // Rows by slot.
-class SlotReadTransport : public ReadTransport {
+class MOETAP_API SlotReadTransport : public ReadTransport {
  public:
   virtual std::int64_t num_slots() const = 0;
 
@@ -67,10 +68,11 @@ class SlotReadTransport : public ReadTransport {
   // not present. While the lease is out the rows do not change: no step is taken in, and put() is a
   // StateError that names `holder`. Returns nullopt if another process writes the rows; use read()
   // then.
-  virtual std::optional<Lease> lend(std::span<const Slot> /*slots*/,
-                                    std::span<const StepWindow> /*windows*/,
-                                    std::span<const std::byte*> /*rows*/,
-                                    std::span<RowState> /*states*/, const std::string& /*holder*/) {
+  [[nodiscard]] virtual std::optional<Lease> lend(std::span<const Slot> /*slots*/,
+                                                  std::span<const StepWindow> /*windows*/,
+                                                  std::span<const std::byte*> /*rows*/,
+                                                  std::span<RowState> /*states*/,
+                                                  const std::string& /*holder*/) {
     return std::nullopt;
   }
 
@@ -85,7 +87,7 @@ class SlotReadTransport : public ReadTransport {
 };
 
 // Rows by request, from a worker that keeps them per request and hands them over at the end.
-class RequestReadTransport : public ReadTransport {
+class MOETAP_API RequestReadTransport : public ReadTransport {
  public:
   // Moves out the rows of a finished request at positions [range.start, range.end). Positions that
   // the worker never computed (prefix hits) are missing. Waits up to `limit` for the request to
@@ -109,7 +111,8 @@ class RequestReadTransport : public ReadTransport {
 // In the wire layout, rows are `unverified` (with their bytes), or `missing` if all their ids are
 // -1. Any other id that the model does not have is a RangeError. wait_for() is a StateError, as
 // that layout has no step numbers.
-std::unique_ptr<SlotReadTransport> make_shm_reader(const Endpoint& endpoint);
+[[nodiscard]] MOETAP_API std::unique_ptr<SlotReadTransport> make_shm_reader(
+    const Endpoint& endpoint);
 
 // Drains the worker's ring into a slot buffer of its own; reads take no lock. One per worker: a
 // second is an OwnedError. wait_for() takes in steps up to the requested one, poll() all that have
@@ -120,20 +123,21 @@ std::unique_ptr<SlotReadTransport> make_shm_reader(const Endpoint& endpoint);
 // step while it is among the latest 64 failures. A reader that takes over from an earlier one has
 // none of the rows that came before: they are missing. MismatchError from any of the calls if the
 // shared memory was overwritten.
-std::unique_ptr<SlotReadTransport> make_device_reader(const Endpoint& endpoint);
+[[nodiscard]] MOETAP_API std::unique_ptr<SlotReadTransport> make_device_reader(
+    const Endpoint& endpoint);
 
 // Joins all ranks that publish for topology.dp_rank, with rows of engine.shape. `make` is one of
 // the two functions above. It is called for each of endpoints_of(engine, topology). See
 // <moetap/stages.h> for how joined rows are read. A single endpoint is read as it is.
 using SlotReaderMaker = std::unique_ptr<SlotReadTransport> (*)(const Endpoint&);
-std::unique_ptr<SlotReadTransport> make_joined_reader(const Endpoint& engine,
-                                                      const Topology& topology,
-                                                      SlotReaderMaker make);
+[[nodiscard]] MOETAP_API std::unique_ptr<SlotReadTransport> make_joined_reader(
+    const Endpoint& engine, const Topology& topology, SlotReaderMaker make);
 
 // For HostCache::per_request; steps are as in make_device_reader(). Keeps each finished request
 // until it is taken, so take every one; an empty range discards its rows. Request ids must not be
 // reused. Taking a request twice is a StateError if it is among the latest 4096 that were taken,
 // otherwise a TimeoutError. A request that was never scheduled at the worker is a TimeoutError too.
-std::unique_ptr<RequestReadTransport> make_request_reader(const Endpoint& endpoint);
+[[nodiscard]] MOETAP_API std::unique_ptr<RequestReadTransport> make_request_reader(
+    const Endpoint& endpoint);
 
 }  // namespace moetap

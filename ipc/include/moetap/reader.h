@@ -2,6 +2,7 @@
 #pragma once
 
 #include <moetap/error.h>
+#include <moetap/export.h>
 #include <moetap/read_transport.h>
 #include <moetap/routes.h>
 #include <moetap/step.h>
@@ -15,7 +16,7 @@ namespace moetap {
 struct MovePlan;  // <moetap/row_plan.h>
 
 // Reads rows that a worker published. One per worker (data-parallel rank). One thread at a time.
-class Reader {
+class MOETAP_API Reader {
  public:
   explicit Reader(std::unique_ptr<SlotReadTransport> transport);
   ~Reader();
@@ -50,9 +51,10 @@ class Reader {
   }
 
   // See SlotReadTransport::lend.
-  std::optional<Lease> lend(std::span<const Slot> slots, std::span<const StepWindow> windows,
-                            std::span<const std::byte*> rows, std::span<RowState> states,
-                            const std::string& holder) {
+  [[nodiscard]] std::optional<Lease> lend(std::span<const Slot> slots,
+                                          std::span<const StepWindow> windows,
+                                          std::span<const std::byte*> rows,
+                                          std::span<RowState> states, const std::string& holder) {
     return transport_->lend(slots, windows, rows, states, holder);
   }
 
@@ -75,7 +77,7 @@ class Reader {
 };
 
 // Reads whole requests from a worker whose transport keeps rows per request.
-class RequestReader {
+class MOETAP_API RequestReader {
  public:
   explicit RequestReader(std::unique_ptr<RequestReadTransport> transport);
   ~RequestReader();

@@ -2,6 +2,8 @@
 // there.
 #pragma once
 
+#include <moetap/export.h>
+
 #include <sys/types.h>
 
 #include <cstdint>
@@ -36,16 +38,16 @@ struct SegmentInfo {
 // Every segment in /dev/shm whose name begins with "moetap_" or "vllm_routed_experts_buffer_",
 // sorted by name. Changes nothing, and takes no lock that could delay another process. SystemError
 // when out of descriptors.
-std::vector<SegmentInfo> find_segments();
+MOETAP_API std::vector<SegmentInfo> find_segments();
 
 // Removes the segment of this name if its owner is dead, which is checked again at the time of this
 // call. Returns false if there is no such segment, if it is in use or another user's, or if its
 // name does not begin with "/moetap_". SystemError if its owner is dead but the system does not
 // allow its removal (a mount point, a read-only file system). Processes that still map it keep
 // their mapping. Any number of processes may call this, and start workers, at the same time.
-bool reclaim(const std::string& name);
+MOETAP_API bool reclaim(const std::string& name);
 
 // Why this machine cannot have shared memory in huge pages, and what to change; "" if it can.
-std::string why_no_huge_pages();
+MOETAP_API std::string why_no_huge_pages();
 
 }  // namespace moetap

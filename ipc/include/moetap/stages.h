@@ -3,6 +3,7 @@
 #pragma once
 
 #include <moetap/error.h>
+#include <moetap/export.h>
 #include <moetap/read_transport.h>
 #include <moetap/shape.h>
 
@@ -24,7 +25,7 @@ namespace moetap {
 //
 // ArgumentError unless each of the model's layers is in one stage, and top_k, num_experts and
 // num_slots are equal.
-std::unique_ptr<SlotReadTransport> join_stages(
+[[nodiscard]] MOETAP_API std::unique_ptr<SlotReadTransport> join_stages(
     ModelShape model, std::vector<std::unique_ptr<SlotReadTransport>> stages);
 
 // Tensor-parallel ranks that each publish a part of every step's tokens (SequenceParts::published),
@@ -33,7 +34,7 @@ std::unique_ptr<SlotReadTransport> join_stages(
 // step, as in a Ledger's plans; ArgumentError otherwise. MismatchError if two parts have a row of
 // the same slot and step. lend() always returns nullopt. ArgumentError unless shapes and num_slots
 // are equal.
-std::unique_ptr<SlotReadTransport> join_parts(
+[[nodiscard]] MOETAP_API std::unique_ptr<SlotReadTransport> join_parts(
     std::vector<std::unique_ptr<SlotReadTransport>> parts);
 
 }  // namespace moetap

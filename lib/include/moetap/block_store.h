@@ -2,6 +2,7 @@
 // blocks, and a prefix hit in another process finds them.
 #pragma once
 
+#include <moetap/export.h>
 #include <moetap/shape.h>
 #include <moetap/types.h>
 
@@ -18,7 +19,7 @@ namespace moetap {
 // An engine's hash of a block's content: all tokens up to its end, and anything else that
 // determines its keys and values (adapters, images). Opaque. ArgumentError unless it has 1 to 64
 // bytes.
-class BlockKey {
+class MOETAP_API BlockKey {
  public:
   static constexpr std::size_t kMaxBytes = 64;
 
@@ -35,7 +36,7 @@ class BlockKey {
   std::size_t size_;
 };
 
-struct BlockStoreOptions {
+struct MOETAP_API BlockStoreOptions {
   ModelShape shape;
   int block_size = 16;        // of the anchor KV-cache group
   std::size_t max_bytes = 0;  // of the rows in memory, or of the files
@@ -61,7 +62,7 @@ struct BlockStoreOptions {
 
 // Blocks are keyed by content and immutable: the first put() of a key stays. The least recently
 // used blocks are evicted to make room; held blocks never are. One thread at a time.
-class BlockStore {
+class MOETAP_API BlockStore {
  public:
   virtual ~BlockStore() = default;
 
@@ -100,6 +101,7 @@ class BlockStore {
 };
 
 // A store in memory, which it allocates as it fills and frees when it is destroyed.
-std::unique_ptr<BlockStore> make_memory_block_store(BlockStoreOptions options);
+[[nodiscard]] MOETAP_API std::unique_ptr<BlockStore> make_memory_block_store(
+    BlockStoreOptions options);
 
 }  // namespace moetap

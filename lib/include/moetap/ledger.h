@@ -3,6 +3,7 @@
 #pragma once
 
 #include <moetap/drafts.h>
+#include <moetap/export.h>
 #include <moetap/read_rows.h>
 #include <moetap/row_plan.h>
 #include <moetap/types.h>
@@ -41,7 +42,7 @@ struct BlockMove {
 class Ledger;
 
 // Keeps blocks from being given away during its lifetime. Movable. The ledger must outlive it.
-class Hold {
+class MOETAP_API Hold {
  public:
   Hold() = default;
   Hold(Hold&& other) noexcept;
@@ -65,7 +66,7 @@ class Hold {
 //
 // A call that throws has changed nothing. An unknown request is a StateError, an unknown block a
 // RangeError. Once the load has reached its peak, only calls that return a plan allocate.
-class Ledger {
+class MOETAP_API Ledger {
  public:
   // Sizes are those of the anchor KV-cache group. ArgumentError for sizes below 1. An engine whose
   // drafts never form a tree passes Drafts::chain, and need not tell accept() which drafts were
@@ -122,8 +123,8 @@ class Ledger {
   // moves. ArgumentError if an accepted token is not given or given twice. RangeError if the step
   // has no such token. StateError if the step is not in flight and a token moves, or if a token
   // would move into a block where another request's rows were put as `moved_as`.
-  MovePlan accept(Step step, std::uint64_t request, std::int64_t num_tokens,
-                  std::span<const std::int64_t> accepted, Step moved_as);
+  [[nodiscard]] MovePlan accept(Step step, std::uint64_t request, std::int64_t num_tokens,
+                                std::span<const std::int64_t> accepted, Step moved_as);
 
   // As above with a block size of 1, for an engine that moves no keys and values. Instead the i-th
   // of the step's positions gets the block of token accepted[i]. The blocks of the step's other
@@ -151,16 +152,16 @@ class Ledger {
   // forward pass has, greater than all scheduled steps. Move the rows by move_rows() before the
   // source blocks get new tokens; otherwise the rows are lost, and their state says so. Blocks may
   // trade places. StateError if a destination is held.
-  MovePlan move(Step step, std::span<const BlockMove> moves);
+  [[nodiscard]] MovePlan move(Step step, std::span<const BlockMove> moves);
 
   // Copy on write: as move(), but only for this request, which is the copy's only owner. Other
   // requests keep the original. StateError if the request does not have the block.
-  MovePlan copy(Step step, std::uint64_t request, BlockMove move);
+  [[nodiscard]] MovePlan copy(Step step, std::uint64_t request, BlockMove move);
 
   // The request's tokens at these positions were loaded from elsewhere (a KV offload, another
   // engine), with their rows: pass the plan to fill_rows(). `step` is as in move(), blocks are as
   // in schedule(). The plan is empty for a request that does not want rows.
-  FillPlan fill(Step step, std::uint64_t request, TokenRange positions);
+  [[nodiscard]] FillPlan fill(Step step, std::uint64_t request, TokenRange positions);
 
   // The engine evicted these blocks without allocating them anew. Their rows can no longer be hit,
   // and requests that still have them lose them.

@@ -1,6 +1,7 @@
 // The rows that a reader returns, and their conversion to arrays, .npy and base64.
 #pragma once
 
+#include <moetap/export.h>
 #include <moetap/shape.h>
 #include <moetap/types.h>
 
@@ -30,7 +31,7 @@ struct UnsetBytes : std::allocator<std::byte> {
 
 // The routes of positions [range().start, range().end) of one sequence, [tokens][row_bytes] as
 // ModelShape lays a row out, with the state of each row.
-class Routes {
+class MOETAP_API Routes {
  public:
   // All rows missing (bytes 0xFF).
   Routes(ModelShape shape, TokenRange range);
@@ -92,8 +93,10 @@ class Routes {
 // 1. `row` must be aligned as rows in Routes and RoutesView are.
 template <class T>
 std::span<const T> weights_of(const ModelShape& shape, std::span<const std::byte> row);
-extern template std::span<const float> weights_of(const ModelShape&, std::span<const std::byte>);
-extern template std::span<const BFloat16> weights_of(const ModelShape&, std::span<const std::byte>);
+extern template MOETAP_API std::span<const float> weights_of(const ModelShape&,
+                                                             std::span<const std::byte>);
+extern template MOETAP_API std::span<const BFloat16> weights_of(const ModelShape&,
+                                                                std::span<const std::byte>);
 
 template <class T>
 std::span<const T> Routes::weights(std::int64_t position) const {
@@ -112,26 +115,28 @@ constexpr ArrayLayers hidden_layers(std::int64_t dense_id = -1) { return {true, 
 // signed types; in unsigned types they are a RowsNotPresent error. This includes unverified rows: a
 // caller that knows them to be right sets their states() to present first. RangeError if the type
 // cannot represent every expert id, or the dense_id of layers that the shape does not name.
-std::vector<std::byte> to_ids(const Routes& routes, IdType type, ArrayLayers layers = kMoeLayers);
+MOETAP_API std::vector<std::byte> to_ids(const Routes& routes, IdType type,
+                                         ArrayLayers layers = kMoeLayers);
 
 // The bytes of a NumPy .npy file (format 1.0, C order, shape (tokens, layers, top_k)), converted as
 // by to_ids(). The second returns them in base64 (RFC 4648, padded), as vLLM's API does.
-std::string to_npy(const Routes& routes, IdType type, ArrayLayers layers = kMoeLayers);
-std::string to_npy_base64(const Routes& routes, IdType type, ArrayLayers layers = kMoeLayers);
+MOETAP_API std::string to_npy(const Routes& routes, IdType type, ArrayLayers layers = kMoeLayers);
+MOETAP_API std::string to_npy_base64(const Routes& routes, IdType type,
+                                     ArrayLayers layers = kMoeLayers);
 
 // The weights in the shape's type, [tokens][layers][top_k], without the ids. They are NaN (all bits
 // 1) in rows that are not present and in layers that the shape does not name. Present rows may have
 // NaN too: only the ids or states say which rows are present. ArgumentError if the shape has no
 // weights.
-std::vector<std::byte> to_weights(const Routes& routes, ArrayLayers layers = kMoeLayers);
+MOETAP_API std::vector<std::byte> to_weights(const Routes& routes, ArrayLayers layers = kMoeLayers);
 
 // The bytes of a .npy file of the weights. NumPy has no bfloat16, so these are stored as uint16
 // bits: numpy.load(file).view(ml_dtypes.bfloat16) or
 // torch.from_numpy(numpy.load(file)).view(torch.bfloat16).
-std::string weights_to_npy(const Routes& routes, ArrayLayers layers = kMoeLayers);
+MOETAP_API std::string weights_to_npy(const Routes& routes, ArrayLayers layers = kMoeLayers);
 
-std::string base64_encode(std::span<const std::byte> bytes);
+MOETAP_API std::string base64_encode(std::span<const std::byte> bytes);
 // ArgumentError with the offset of the first bad character, or of the end within a group.
-std::vector<std::byte> base64_decode(std::string_view text);
+MOETAP_API std::vector<std::byte> base64_decode(std::string_view text);
 
 }  // namespace moetap

@@ -3,6 +3,7 @@
 // exactly the step that was to write it, so a row that was overwritten meanwhile is reported.
 #pragma once
 
+#include <moetap/export.h>
 #include <moetap/types.h>
 
 #include <cstdint>
@@ -31,7 +32,7 @@ struct RowPlan {
 };
 
 // Rows that move from slot from[i] to slot to[i], and have the stamp `step` from then on.
-struct MovePlan {
+struct MOETAP_API MovePlan {
   Step step = 0;
   std::vector<Slot> from;
   std::vector<StepWindow> windows;  // for each slot of `from`

@@ -1,6 +1,7 @@
 // What one row looks like for a model.
 #pragma once
 
+#include <moetap/export.h>
 #include <moetap/types.h>
 #include <moetap/weight_type.h>
 
@@ -16,12 +17,12 @@ namespace moetap {
 
 // The narrowest type that can represent every expert id: uint8 up to 256 experts, uint16 up to
 // 65,536. ArgumentError for fewer than 1 or more than 65,536 experts.
-IdType narrow_type(std::int64_t num_experts);
+MOETAP_API IdType narrow_type(std::int64_t num_experts);
 
 // The MoE layers of a model and what its router picks at each. Immutable; equal shapes are
 // interchangeable. The constructor throws ArgumentError, which names the value, for anything that
 // cannot be a MoE model: no layers, top_k of 0 or above num_experts, unordered layer ids, ….
-class ModelShape {
+class MOETAP_API ModelShape {
  public:
   static constexpr int kMaxLayers = 1024;  // hidden layers; layer ids are below it
   static constexpr int kMaxExperts = 65536;

@@ -1,6 +1,7 @@
 // Slot arithmetic, and the choice of the anchor KV-cache group.
 #pragma once
 
+#include <moetap/export.h>
 #include <moetap/types.h>
 
 #include <span>
@@ -11,9 +12,10 @@ namespace moetap {
 // The slots of positions [range.start, range.end) of a sequence with these `blocks`, in order.
 // out.size() must be range.size(). RangeError if the range leaves the blocks or a block id is
 // negative. ArgumentError for a block size below 1.
-void slots_of(std::span<const BlockId> blocks, int block_size, TokenRange range,
-              std::span<Slot> out);
-std::vector<Slot> slots_of(std::span<const BlockId> blocks, int block_size, TokenRange range);
+MOETAP_API void slots_of(std::span<const BlockId> blocks, int block_size, TokenRange range,
+                         std::span<Slot> out);
+MOETAP_API std::vector<Slot> slots_of(std::span<const BlockId> blocks, int block_size,
+                                      TokenRange range);
 
 // One KV-cache group of an engine. A `uniform` group wraps groups that share a block table.
 struct KvCacheGroup {
@@ -26,6 +28,6 @@ struct KvCacheGroup {
 // The index of the anchor group, whose slots identify rows: the first full-attention group. MLA
 // counts as full attention, and so does a uniform group whose members all do. Worker and scheduler
 // both call this, so that they agree. ArgumentError with the given kinds if there is none.
-std::size_t anchor_group(std::span<const KvCacheGroup> groups);
+MOETAP_API std::size_t anchor_group(std::span<const KvCacheGroup> groups);
 
 }  // namespace moetap

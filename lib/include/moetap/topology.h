@@ -2,6 +2,7 @@
 // arrangements are not supported.
 #pragma once
 
+#include <moetap/export.h>
 #include <moetap/shape.h>
 #include <moetap/step.h>
 
@@ -19,7 +20,7 @@ enum class SequenceParts : std::uint8_t {
 
 // The position of one rank. Every rank and the scheduler describe the same engine and differ only
 // in the `…_rank` fields. So they agree on which rank publishes which rows.
-struct Topology {
+struct MOETAP_API Topology {
   int dp_size = 1;
   int dp_rank = 0;
   int tp_size = 1;

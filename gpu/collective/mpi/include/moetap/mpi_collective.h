@@ -3,6 +3,7 @@
 
 #include <moetap/collective.h>
 #include <moetap/error.h>
+#include <moetap/export.h>
 #include <moetap/types.h>
 
 #include <mpi.h>
@@ -20,6 +21,8 @@ namespace moetap {
 // with the missing ranks, MismatchError with a rank whose counts differ. Parts are sent point to
 // point, so that the missing rank is known. gather() on a stream that records a graph is a
 // StateError: gather before or after the graph.
-std::unique_ptr<Collective> make_mpi_collective(Device& device, MPI_Comm ranks, Milliseconds limit);
+[[nodiscard]] MOETAP_API std::unique_ptr<Collective> make_mpi_collective(Device& device,
+                                                                         MPI_Comm ranks,
+                                                                         Milliseconds limit);
 
 }  // namespace moetap

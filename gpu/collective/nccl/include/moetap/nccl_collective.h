@@ -3,6 +3,7 @@
 
 #include <moetap/collective.h>
 #include <moetap/error.h>
+#include <moetap/export.h>
 #include <moetap/types.h>
 
 #include <array>
@@ -15,7 +16,7 @@ namespace moetap {
 
 // An ncclUniqueId. One rank makes it and sends it to all ranks over an existing connection.
 using NcclId = std::array<std::byte, 128>;
-NcclId make_nccl_id();
+MOETAP_API NcclId make_nccl_id();
 
 // Gathers may be inside graphs; call launched() for each launch of such a graph. A gather queues
 // one ncclAllGather if all parts have equal size, otherwise a group of broadcasts, in stream order.
@@ -25,13 +26,16 @@ NcclId make_nccl_id();
 
 // Connects as rank `rank` of `size`, within `limit`. TimeoutError. ArgumentError for a rank or size
 // that is not valid, CollectiveError for what NCCL refuses.
-std::unique_ptr<Collective> make_nccl_collective(Device& device, const NcclId& id, int size,
-                                                 int rank, Milliseconds limit);
+[[nodiscard]] MOETAP_API std::unique_ptr<Collective> make_nccl_collective(Device& device,
+                                                                          const NcclId& id,
+                                                                          int size, int rank,
+                                                                          Milliseconds limit);
 
 // Uses the engine's own communicator, which the engine destroys after this object. After a failed
 // gather the communicator is already destroyed. A non-blocking communicator (ncclConfig_t::blocking
 // = 0) keeps to the timeout also while NCCL connects the ranks, in the first gather.
-std::unique_ptr<Collective> make_nccl_collective(Device& device, ncclComm* ranks,
-                                                 Milliseconds limit);
+[[nodiscard]] MOETAP_API std::unique_ptr<Collective> make_nccl_collective(Device& device,
+                                                                          ncclComm* ranks,
+                                                                          Milliseconds limit);
 
 }  // namespace moetap

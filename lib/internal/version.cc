@@ -1,0 +1,7 @@
+#include <moetap/version.h>
+
+namespace moetap {
+
+const char* version() noexcept { return MOETAP_VERSION; }
+
+}  // namespace moetap
