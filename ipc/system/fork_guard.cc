@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <charconv>
 #include <mutex>
-#include <system_error>
 #include <vector>
 
 namespace moetap {
@@ -58,7 +57,7 @@ Guarded::Guarded() {
                                      }
                                      guarded().mutex.unlock();
                                    });
-  if (error != 0) throw std::system_error(error, std::generic_category(), "pthread_atfork");
+  if (error != 0) throw SystemError(error, "cannot watch for forks (pthread_atfork)");
 }
 
 }  // namespace

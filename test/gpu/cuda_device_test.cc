@@ -32,20 +32,20 @@ TEST(Cuda, IsNeitherChosenNorHadWhereThereIsNone) {
   if (!why) GTEST_SKIP() << "there is a GPU";
   EXPECT_EQ(open_device()->name(), "host");
   for (const char* name : {"cuda", "cuda:0", "cuda:15"}) {
-    const std::string message = message_of<ArgumentError>([&] { open_device(name); });
+    const std::string message = message_of<ArgumentError>([&] { (void)open_device(name); });
     EXPECT_TRUE(contains(message, *why)) << message;
   }
 }
 
 TEST(Cuda, TakesNoHostDevicesStreamForItsOwn) {
   const auto host = make_host_device();
-  EXPECT_THROW(wrap_stream(*host, nullptr), ArgumentError);
+  EXPECT_THROW((void)wrap_stream(*host, nullptr), ArgumentError);
 }
 
 #if defined(MOETAP_WITH_CUDA)
 TEST(Cuda, NamesTheGpusThatThereAre) {
   SKIP_WITHOUT_GPU();
-  const std::string message = message_of<ArgumentError>([] { open_device("cuda:1000"); });
+  const std::string message = message_of<ArgumentError>([] { (void)open_device("cuda:1000"); });
   EXPECT_TRUE(contains(message, "no GPU 1000: CUDA shows ")) << message;
 }
 

@@ -42,7 +42,7 @@ TEST_F(ChannelTest, HandsRecordsToAnotherProcessWholeAndInOrder) {
     ChannelProducer producer(endpoint);
     for (Step step = 1; step <= kSteps; ++step) send(producer, step);
     // The ring goes with its owner, so stay until all of it was read.
-    for (int i = 0; i < endpoint.ring_depth; ++i) producer.acquire();
+    for (int i = 0; i < endpoint.ring_depth; ++i) (void)producer.acquire();
   });
   ChannelConsumer consumer(endpoint);
   for (Step step = 1; step <= kSteps; ++step) ASSERT_NO_FATAL_FAILURE(expect_next(consumer, step));
@@ -77,7 +77,7 @@ TEST_F(ChannelTest, PeekReturnsTheSameRecordUntilItIsReleased) {
 TEST_F(ChannelTest, ARecordIsSeenOnlyAfterItsCommit) {
   ChannelProducer producer(endpoint);
   ChannelConsumer consumer(endpoint);
-  producer.acquire();
+  (void)producer.acquire();
   EXPECT_EQ(consumer.peek(), nullptr);
   EXPECT_FALSE(consumer.wait(Milliseconds(0)));
   producer.commit(descriptor_of(1));
@@ -101,7 +101,7 @@ TEST_F(ChannelTest, AFullRingMakesTheWorkerWaitAndThenFailWithAllNames) {
   attached.wait();
   send(producer, 7);
   send(producer, 8);
-  const std::string text = message_of<TimeoutError>([&] { producer.acquire(); });
+  const std::string text = message_of<TimeoutError>([&] { (void)producer.acquire(); });
   EXPECT_TRUE(contains(text, "waited 50 ms")) << text;
   EXPECT_TRUE(contains(text, "of its 2 records 2 wait")) << text;
   EXPECT_TRUE(contains(text, "step 7")) << text;
@@ -163,7 +163,7 @@ TEST_F(ChannelTest, AnotherThreadMayCommit) {
 TEST_F(ChannelTest, WaitCommittedReturnsWhenEveryAcquiredRecordIsHandedOver) {
   ChannelProducer producer(endpoint);
   producer.wait_committed(Milliseconds(0));
-  producer.acquire();
+  (void)producer.acquire();
   EXPECT_THROW(producer.wait_committed(Milliseconds(1)), TimeoutError);
   producer.commit(descriptor_of(1));
   producer.wait_committed(Milliseconds(0));
@@ -222,7 +222,7 @@ TEST_F(ChannelTest, AReaderBeforeItsWorkerWaitsForIt) {
     go.wait();
     ChannelProducer producer(endpoint);
     send(producer, 1);
-    for (int i = 0; i < endpoint.ring_depth; ++i) producer.acquire();
+    for (int i = 0; i < endpoint.ring_depth; ++i) (void)producer.acquire();
   });
   std::thread later([&] { go.raise(); });
   ChannelConsumer consumer(endpoint);
@@ -347,7 +347,7 @@ TEST_F(ChannelTest, WhoTakesOverWakesAProducerThatTheLastOneLeftAsleep) {
     ChannelProducer producer(endpoint);
     send(producer, 1);
     full.raise();
-    producer.acquire();
+    (void)producer.acquire();
   });
   full.wait();
   const Segment segment = Segment::open(ring_name(endpoint));

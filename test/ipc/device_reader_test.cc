@@ -118,7 +118,8 @@ TEST_F(DeviceReaderInTwoProcesses, ReturnsEveryRowThatWasPublished) {
     for (Step step = 1; step <= kSteps; ++step) {
       send_step(producer, endpoint.shape, step, slots_of_step(step));
     }
-    for (int i = 0; i < endpoint.ring_depth; ++i) producer.acquire();  // until all is taken in
+    for (int i = 0; i < endpoint.ring_depth; ++i)
+      (void)producer.acquire();  // until all is taken in
   });
   auto reader = make_device_reader(endpoint);
   std::vector<std::pair<Step, std::size_t>> expected(512);  // by slot: who wrote it
@@ -286,7 +287,7 @@ TEST_F(DeviceReaderTest, AStepThatDoesNotGoUpIsAMismatchAndChangesNothing) {
 }
 
 TEST_F(DeviceReaderTest, ARecordOfThePerRequestKindNamesTheRightReader) {
-  producer.acquire();
+  (void)producer.acquire();
   producer.commit(describe(Descriptor::Kind::step_done, 1, 0));
   const std::string text = message_of<MismatchError>([&] { reader->poll(); });
   EXPECT_TRUE(contains(text, "make_request_reader")) << text;

@@ -475,10 +475,10 @@ TEST_F(DirectoryBlockStoreTest, RefusesOtherSizes) {
 TEST_F(DirectoryBlockStoreTest, NeedsRoomForAFile) {
   BlockStoreOptions small = options(1);
   small.max_bytes = kFileBytes - 1;
-  expect_throw<ArgumentError>([&] { make_directory_block_store(path, small); },
+  expect_throw<ArgumentError>([&] { (void)make_directory_block_store(path, small); },
                               {std::to_string(kFileBytes)});
   small.max_bytes = kFileBytes;
-  make_directory_block_store(path, small);
+  (void)make_directory_block_store(path, small);
 }
 
 TEST_F(DirectoryBlockStoreTest, NeedsADirectoryOfItsOwn) {

@@ -117,9 +117,9 @@ TEST_F(ForkedTest, AChildFillsNoRecordOfItsParentsRing) {
   ChannelProducer producer(endpoint);
   ChannelConsumer consumer(endpoint);
   ChildProcess child(
-      [&] { expect_refused("the ChannelProducer of ", [&] { producer.acquire(); }); });
+      [&] { expect_refused("the ChannelProducer of ", [&] { (void)producer.acquire(); }); });
   EXPECT_EQ(child.join(), 0);
-  producer.acquire();
+  (void)producer.acquire();
   ChildProcess second([&] { producer.commit(descriptor_of(1)); });
   const int status = second.join();
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT) << status;
@@ -134,7 +134,7 @@ TEST_F(ForkedTest, AChildTakesNoRecordOfItsParentsRing) {
   send(producer, 1);
   ASSERT_NE(consumer.peek(), nullptr);
   ChildProcess child([&] {
-    expect_refused("the ChannelConsumer of ", [&] { consumer.peek(); });
+    expect_refused("the ChannelConsumer of ", [&] { (void)consumer.peek(); });
     expect_refused("the ChannelConsumer of ", [&] { consumer.release(); });
   });
   EXPECT_EQ(child.join(), 0);
@@ -150,8 +150,8 @@ TEST_F(ForkedTest, H25AChildThatEndsItsLeasesLeavesTheParentsNote) {
   consumer.show_leases(1, "the parent's view", std::chrono::steady_clock::now());
   ChildProcess child([&] { consumer.show_leases(0, {}, {}); });
   EXPECT_EQ(child.join(), 0);
-  for (int i = 0; i < endpoint.ring_depth; ++i) producer.acquire();
-  const std::string message = message_of<TimeoutError>([&] { producer.acquire(); });
+  for (int i = 0; i < endpoint.ring_depth; ++i) (void)producer.acquire();
+  const std::string message = message_of<TimeoutError>([&] { (void)producer.acquire(); });
   EXPECT_TRUE(contains(message, "the parent's view")) << message;
 }
 

@@ -71,7 +71,7 @@ class FullRingTest : public test::EndpointTest {
     send_step(worker, endpoint.shape, 3, slots);
   }
   static std::string full(ChannelProducer& worker) {
-    return message_of<TimeoutError>([&] { worker.acquire(); });
+    return message_of<TimeoutError>([&] { (void)worker.acquire(); });
   }
 
   Signal ready, go;

@@ -302,7 +302,7 @@ TEST_F(LimitsTest, SizeOfABlockFileAndOpenFilesOfABlockStore) {
     // Its list, its file to look for, and its file to make.
     expect_refused([&] { store->stats(); });
     expect_refused([&] { store->hold(test::key_of(1)); });
-    expect_refused([&] { make_directory_block_store(blocks, test::small_store(100)); });
+    expect_refused([&] { (void)make_directory_block_store(blocks, test::small_store(100)); });
     expect_refused([&] { BlockDirectory{blocks}; });
     close(open.back());
     const BlockDirectory other(blocks);

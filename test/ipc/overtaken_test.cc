@@ -148,7 +148,7 @@ class OvertakenByRequest : public Overtaken, public testing::WithParamInterface<
 TEST_P(OvertakenByRequest, GivesNoRowsOfAnother) {
   const auto reader = make_request_reader(endpoint);
   send(7);
-  worker.acquire();
+  (void)worker.acquire();
   worker.commit({.kind = Descriptor::Kind::request_end, .num_tokens = 4, .request = 7});
   overtake_at("read peeked", [&] {
     if (GetParam() == Then::hands_over) return send(9);
@@ -166,14 +166,14 @@ TEST_P(OvertakenByRequest, GivesNoRowsOfAnother) {
 TEST_P(OvertakenByRequest, BelievesNoStepOfAnother) {
   const auto reader = make_request_reader(endpoint);
   const auto step_done = [&](Step step) {
-    worker.acquire();
+    (void)worker.acquire();
     worker.commit(test::describe(Descriptor::Kind::step_done, step, 0));
   };
   step_done(1);
   step_done(2);
   overtake_at("read peeked", [&] {
     if (GetParam() == Then::hands_over) return step_done(9);
-    worker.acquire();
+    (void)worker.acquire();
   });
   EXPECT_THROW(reader->poll(), MismatchError);
   EXPECT_TRUE(reached);

@@ -145,14 +145,14 @@ TEST_F(PollThreadTest, AForkedChildMayEndButNotUseIt) {
 TEST_F(PollThreadTest, RequestsAreTakenFromItToo) {
   RequestReader reader(poll_in_thread(make_request_reader(endpoint)));
   for (Step step = 1; step <= 20; ++step) {
-    worker.acquire();
+    (void)worker.acquire();
     worker.commit({.kind = Descriptor::Kind::step_done, .step = step});
   }
   const auto bytes = worker.acquire();
   std::ranges::fill(bytes.first(1), std::byte{0});  // present
   std::ranges::fill(bytes.subspan(64, endpoint.shape.row_bytes()), std::byte{5});
   worker.commit({.kind = Descriptor::Kind::request, .num_tokens = 1, .request = 7, .position = 0});
-  worker.acquire();
+  (void)worker.acquire();
   worker.commit({.kind = Descriptor::Kind::request_end, .num_tokens = 1, .request = 7});
   const Routes routes = reader.take(7, {0, 1}, kPatience);
   EXPECT_TRUE(routes.all_present());

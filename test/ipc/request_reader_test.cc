@@ -52,7 +52,7 @@ constexpr std::int64_t kNoDoubt = 1 << 20;
 
 void send_end(ChannelProducer& producer, std::uint64_t request, std::size_t rows,
               std::int64_t doubtful = kNoDoubt) {
-  producer.acquire();
+  (void)producer.acquire();
   Descriptor descriptor = describe(Kind::request_end, 0, rows);
   descriptor.request = request;
   descriptor.position = doubtful;
@@ -102,7 +102,7 @@ class RequestReaderTest : public test::EndpointTest {
   }
   void end(std::uint64_t request, std::size_t rows) { send_end(producer, request, rows); }
   void step_done(Step step) {
-    producer.acquire();
+    (void)producer.acquire();
     producer.commit(describe(Kind::step_done, step, 0));
   }
 
@@ -186,7 +186,7 @@ TEST_F(RequestReaderTest, TakingARequestTwiceIsAnErrorAtOnce) {
 
 TEST_F(RequestReaderTest, StepsAdvanceAndFailuresAreTold) {
   step_done(1);
-  producer.acquire();
+  (void)producer.acquire();
   Descriptor failed = describe(Kind::failed_step, 2, 0);
   std::snprintf(failed.text, sizeof failed.text, "layer 2 was not captured");
   producer.commit(failed);
@@ -271,7 +271,7 @@ TEST_F(RequestReaderInTwoProcesses, TakesManyRequestsFromAnotherProcess) {
       }
       send_end(producer, request, tokens);
     }
-    for (int i = 0; i < endpoint.ring_depth; ++i) producer.acquire();
+    for (int i = 0; i < endpoint.ring_depth; ++i) (void)producer.acquire();
   });
   auto reader = make_request_reader(endpoint);
   for (std::uint64_t request = 1; request <= kRequests; ++request) {

@@ -62,7 +62,7 @@ TEST_F(ScribbledRing, EveryBadDescriptorIsAMismatch) {
   const auto expect_refused = [&](auto scribble, const std::string& named) {
     shared = good;
     scribble(shared);
-    const std::string text = message_of<MismatchError>([&] { consumer.peek(); });
+    const std::string text = message_of<MismatchError>([&] { (void)consumer.peek(); });
     EXPECT_TRUE(contains(text, named)) << text;
   };
   constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
@@ -102,7 +102,7 @@ TEST_F(ScribbledRing, MoreRecordsThanFitAreAMismatch) {
   ChannelConsumer consumer(endpoint);
   send(producer, 1);
   ring.control().committed = 5;
-  EXPECT_THROW(consumer.peek(), MismatchError);
+  EXPECT_THROW((void)consumer.peek(), MismatchError);
 }
 
 // The place still holds an older record, whole and good: but not the one that it claims to be.
@@ -113,7 +113,7 @@ TEST_F(ScribbledRing, ARecordThatWasNotHandedOverIsAMismatch) {
     expect_next(consumer, step);
   }
   ring.control().committed = 5;
-  const std::string text = message_of<MismatchError>([&] { consumer.peek(); });
+  const std::string text = message_of<MismatchError>([&] { (void)consumer.peek(); });
   EXPECT_TRUE(contains(text, "record 4 is not there")) << text;
   send(producer, 5);
   expect_next(consumer, 5);
@@ -125,7 +125,7 @@ TEST_F(ScribbledRing, ARecordThatIsUsedAgainWhileItIsReadIsAMismatch) {
   ASSERT_NE(consumer.peek(), nullptr);
   consumer.require_unchanged();
   ring.control().released = 4;
-  producer.acquire();  // and has not written anything yet
+  (void)producer.acquire();  // and has not written anything yet
   ring.control().released = 0;
   const std::string text = message_of<MismatchError>([&] { consumer.require_unchanged(); });
   EXPECT_TRUE(contains(text, "record 0 was used again")) << text;
@@ -135,11 +135,11 @@ TEST_F(ScribbledRing, ARecordThatIsUsedAgainWhileItIsReadIsAMismatch) {
 TEST_F(ScribbledRing, AConsumerThatReleasesWhatItNeverGotIsAMismatch) {
   send(producer, 1);
   ring.control().released = 2;
-  EXPECT_THROW(producer.acquire(), MismatchError);
+  EXPECT_THROW((void)producer.acquire(), MismatchError);
   ring.control().released = std::numeric_limits<std::uint64_t>::max() - 1;
-  EXPECT_THROW(producer.acquire(), MismatchError);
+  EXPECT_THROW((void)producer.acquire(), MismatchError);
   ring.control().released = 0;
-  producer.acquire();
+  (void)producer.acquire();
 }
 
 }  // namespace

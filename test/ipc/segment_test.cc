@@ -101,7 +101,7 @@ TEST_F(SegmentTest, AnAttachWithoutSharedMemorySaysWhatToDo) {
       return;  // not allowed here
     }
     for (const std::string& text :
-         {message_of<SystemError>([&] { make_device_reader(endpoint); }),
+         {message_of<SystemError>([&] { (void)make_device_reader(endpoint); }),
           message_of<SystemError>([&] { Segment::create(name, kBytes); })}) {
       EXPECT_TRUE(contains(text, "no /dev/shm here: mount it")) << text;
     }

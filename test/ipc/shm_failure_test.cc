@@ -92,7 +92,7 @@ TEST_F(ShmFailure, H23AReaderNeverAttachesToADeadWorkersBufferAndTheNextWorkerRe
     _exit(0);
   });
   ASSERT_EQ(dead.join(), 0);
-  const std::string message = message_of<TimeoutError>([&] { make_shm_reader(hasty()); });
+  const std::string message = message_of<TimeoutError>([&] { (void)make_shm_reader(hasty()); });
   EXPECT_TRUE(contains(message, buffer_name(endpoint))) << message;
   // Any process that creates a segment meanwhile removes it.
   EXPECT_TRUE(contains(message, "died") || contains(message, "there is none")) << message;
@@ -172,7 +172,7 @@ TEST_F(ScribbledBuffer, AnotherMagicOrVersionIsRefused) {
   control.head.magic = kShmMagic;
   for (const std::uint32_t other : {kShmVersion - 1, kShmVersion + 1}) {
     control.head.fields.version = other;
-    const std::string text = message_of<MismatchError>([&] { make_shm_reader(endpoint); });
+    const std::string text = message_of<MismatchError>([&] { (void)make_shm_reader(endpoint); });
     EXPECT_TRUE(contains(text, "layout version " + std::to_string(other))) << text;
   }
 }
@@ -192,7 +192,7 @@ TEST_F(ScribbledBuffer, AReasonWithoutAnEndIsCutAtItsPlace) {
 
 TEST_F(ScribbledBuffer, ABufferThatIsStillBeingMadeIsWaitedFor) {
   control.head.magic = 0;
-  const std::string message = message_of<TimeoutError>([&] { make_shm_reader(hasty()); });
+  const std::string message = message_of<TimeoutError>([&] { (void)make_shm_reader(hasty()); });
   EXPECT_TRUE(contains(message, buffer_name(endpoint))) << message;
 }
 
@@ -210,7 +210,7 @@ TEST_F(ShmFailure, AReaderThatWaitsForABufferMakesNoPageOfIt) {
   } const made{name};
   ASSERT_EQ(ftruncate(made.fd, 1 << 21), 0);
   ASSERT_TRUE(try_claim(made.fd, Role::owner, name));
-  const std::string text = message_of<TimeoutError>([&] { make_shm_reader(hasty()); });
+  const std::string text = message_of<TimeoutError>([&] { (void)make_shm_reader(hasty()); });
   EXPECT_TRUE(contains(text, "is still making it")) << text;
   struct stat status {};
   ASSERT_EQ(fstat(made.fd, &status), 0);

@@ -270,7 +270,7 @@ TEST_F(ShmTransport, AReaderOfAnotherShapeOrSizeIsRefusedWithBoth) {
   ShmWriter writer(endpoint);
   Endpoint other = endpoint;
   other.shape = ModelShape::uniform(4, 2, 16);
-  std::string message = message_of<MismatchError>([&] { make_shm_reader(other); });
+  std::string message = message_of<MismatchError>([&] { (void)make_shm_reader(other); });
   EXPECT_TRUE(contains(message, endpoint.shape.to_string())) << message;
   EXPECT_TRUE(contains(message, other.shape.to_string())) << message;
   other = endpoint;
@@ -279,12 +279,12 @@ TEST_F(ShmTransport, AReaderOfAnotherShapeOrSizeIsRefusedWithBoth) {
         {ModelShape({0, 1, 2}, 2, 16, 9), "num_hidden_layers 3 and 9"},
         {endpoint.shape.with_repeated_experts(), "repeated experts refused and allowed"}}) {
     other.shape = shape;
-    message = message_of<MismatchError>([&] { make_shm_reader(other); });
+    message = message_of<MismatchError>([&] { (void)make_shm_reader(other); });
     EXPECT_TRUE(contains(message, difference)) << message;
   }
   other = endpoint;
   other.num_slots = 65;
-  message = message_of<MismatchError>([&] { make_shm_reader(other); });
+  message = message_of<MismatchError>([&] { (void)make_shm_reader(other); });
   EXPECT_TRUE(contains(message, "64")) << message;
   EXPECT_TRUE(contains(message, "65")) << message;
 }
@@ -300,7 +300,7 @@ TEST_F(ShmTransport, AReaderBeforeTheWorkerWaitsForIt) {
   });
   Endpoint hasty = endpoint;
   hasty.limit = Milliseconds(30);
-  const std::string message = message_of<TimeoutError>([&] { make_shm_reader(hasty); });
+  const std::string message = message_of<TimeoutError>([&] { (void)make_shm_reader(hasty); });
   EXPECT_TRUE(contains(message, buffer_name(endpoint))) << message;
   go.raise();
   const auto reader = make_shm_reader(endpoint);

@@ -244,7 +244,7 @@ TEST_F(WireTest, H33ABufferOfMoeLayersOnlyIsRefused) {
   Endpoint other = endpoint;
   other.shape = ModelShape({0, 1}, 2, 16);
   other.limit = Milliseconds(30);
-  const std::string message = message_of<MismatchError>([&] { make_shm_reader(other); });
+  const std::string message = message_of<MismatchError>([&] { (void)make_shm_reader(other); });
   EXPECT_TRUE(contains(message, "2 hidden layers")) << message;
   EXPECT_THROW(ShmWriter{other}, MismatchError);
 }
@@ -413,7 +413,7 @@ TEST_F(WireTest, ABadPublishOrReadChangesNothing) {
 TEST_F(WireTest, AReaderWaitsForABufferOfItsSize) {
   Endpoint hasty = endpoint;
   hasty.limit = Milliseconds(30);
-  std::string message = message_of<TimeoutError>([&] { make_shm_reader(hasty); });
+  std::string message = message_of<TimeoutError>([&] { (void)make_shm_reader(hasty); });
   EXPECT_TRUE(contains(message, buffer_name(endpoint))) << message;
 
   Endpoint other = endpoint;
@@ -425,7 +425,7 @@ TEST_F(WireTest, AReaderWaitsForABufferOfItsSize) {
       _exit(0);
     });
     ASSERT_EQ(dead.join(), 0);
-    message = message_of<MismatchError>([&] { make_shm_reader(hasty); });
+    message = message_of<MismatchError>([&] { (void)make_shm_reader(hasty); });
     EXPECT_TRUE(contains(message, std::to_string(64 * 6 * 4))) << message;
     EXPECT_TRUE(contains(message, std::to_string(32 * 6 * 4))) << message;
   }

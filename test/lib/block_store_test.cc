@@ -31,7 +31,8 @@ TEST(BlockStoreOptionsTest, MustHaveRoomForABlock) {
   auto options = small_store(1);
   EXPECT_NO_THROW(options.validate());
   options.max_bytes -= 1;
-  expect_throw<ArgumentError>([&] { make_memory_block_store(options); }, {"max_bytes", "15", "16"});
+  expect_throw<ArgumentError>([&] { (void)make_memory_block_store(options); },
+                              {"max_bytes", "15", "16"});
   options = small_store(1);
   options.block_size = 0;
   expect_throw<ArgumentError>([&] { options.validate(); }, {"block_size is 0"});

@@ -54,7 +54,7 @@ TEST_P(LedgerDrafts, ATokenThatStandsElsewhereIsFollowedByItsRow) {
 TEST_P(LedgerDrafts, ARowThatDidNotFollowIsNotClaimed) {
   compute(1, {0, 2});
   compute(2, {2, 5});
-  ledger.accept(2, 1, 5, Tokens{0, 2}, 3);
+  (void)ledger.accept(2, 1, 5, Tokens{0, 2}, 3);
   EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 stale");
 }
 
@@ -66,7 +66,7 @@ TEST_P(LedgerDrafts, TokensThatStandWhereTheyWereComputedNeedNoMove) {
   EXPECT_EQ(move_rows(reader, moved, kAtOnce), 0u);
   compute(3, {4, 5});  // the number was not used up
   EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0 1.1 2.0 2.1");
-  ledger.accept(3, 1, 6, Tokens{0}, 4);
+  (void)ledger.accept(3, 1, 6, Tokens{0}, 4);
   EXPECT_EQ(read(ledger.finish(1, 6)), "1.0 1.1 2.0 2.1 3.0");
 }
 
@@ -75,7 +75,7 @@ TEST_P(LedgerDrafts, WhereNoDraftStandsNothingNeedsToBeTold) {
   compute(2, {2, 6});
   ledger.accept(2, 1, 4);
   compute(3, {3, 7});
-  ledger.accept(3, 1, 5, Tokens{0}, 4);
+  (void)ledger.accept(3, 1, 5, Tokens{0}, 4);
   EXPECT_EQ(read(ledger.finish(1, 8)), "1.0 1.1 2.0 3.0 missing missing missing");
 }
 
@@ -213,7 +213,7 @@ TEST_P(LedgerDrafts, RequestsThatHadTheSameBlockMayNotShareANumber) {
   ledger.schedule(3, 2, {room - 2, room + 6}, more);
   memory->publish(3, {{slot_of(1, 3), 305}, {slot_of(1, 4), 306}});
   const Tokens path{0, 1, 2, 3, 4, 6};
-  expect_throw<StateError>([&] { ledger.accept(3, 2, room + 5, path, 4); },
+  expect_throw<StateError>([&] { (void)ledger.accept(3, 2, room + 5, path, 4); },
                            {"step 4", "new step number"});
   EXPECT_EQ(move_rows(reader, ledger.accept(3, 2, room + 5, path, 5), kAtOnce), 1u);
   EXPECT_EQ(read(plan), "1.0 1.1 2.0 clobbered");
@@ -271,7 +271,7 @@ TEST_P(LedgerDrafts, NothingIsMovedForWhoDidNotAsk) {
 TEST_P(LedgerDrafts, ARowThatWasPutOverADraftIsNotTheDrafts) {
   compute(1, {0, 2});
   compute(2, {2, 5});
-  ledger.fill(3, 1, {4, 5});
+  (void)ledger.fill(3, 1, {4, 5});
   EXPECT_TRUE(ledger.accept(2, 1, 5, Tokens{0, 2}, 4).from.empty());
   EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 missing");
 }
@@ -297,7 +297,7 @@ TEST_P(LedgerDrafts, RefusesWhatCannotBe) {
   compute(1, {0, 2});
   compute(2, {2, 5});
   const auto accept = [&](std::int64_t num_tokens, const Tokens& accepted, Step moved_as) {
-    return [=, this] { ledger.accept(2, 1, num_tokens, accepted, moved_as); };
+    return [=, this] { (void)ledger.accept(2, 1, num_tokens, accepted, moved_as); };
   };
   expect_throw<RangeError>(accept(5, {0, 3}, 3), {"token 3", "0 to 2", "step 2", "request 1"});
   expect_throw<RangeError>(accept(5, {-1, 2}, 3), {"token -1"});
@@ -308,13 +308,13 @@ TEST_P(LedgerDrafts, RefusesWhatCannotBe) {
   expect_throw<ArgumentError>(accept(5, {0, 2}, 0), {"step 0"});
   expect_throw<StateError>(
       [&] {
-        ledger.accept(1, 1, 5, Tokens{0, 2}, 3);
+        (void)ledger.accept(1, 1, 5, Tokens{0, 2}, 3);
       },
       {"step 1", "request 1", "token 2"});
-  expect_throw<StateError>([&] { ledger.accept(2, 9, 5, Tokens{0, 2}, 3); }, {"request 9"});
+  expect_throw<StateError>([&] { (void)ledger.accept(2, 9, 5, Tokens{0, 2}, 3); }, {"request 9"});
   EXPECT_EQ(move_rows(reader, ledger.accept(2, 1, 5, Tokens{0, 2}, 3), kAtOnce), 1u);
   expect_throw<StateError>([&] { ledger.schedule(3, 1, {4, 5}); }, {"step 3"});
-  expect_throw<StateError>([&] { ledger.accept(2, 1, 5, Tokens{0, 2}, 4); }, {"once"});
+  expect_throw<StateError>([&] { (void)ledger.accept(2, 1, 5, Tokens{0, 2}, 4); }, {"once"});
   EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 2.2");
 }
 
@@ -327,10 +327,10 @@ TEST_P(LedgerDrafts, AChainNeedsNoTellingAndIsNoTree) {
   land(2, {2, 5});
   expect_throw<StateError>(
       [&] {
-        chain.accept(2, 1, 5, Tokens{0, 2}, 3);
+        (void)chain.accept(2, 1, 5, Tokens{0, 2}, 3);
       },
       {"token 2", "Drafts::chain"});
-  chain.accept(2, 1, 5, Tokens{0, 1}, 3);
+  (void)chain.accept(2, 1, 5, Tokens{0, 1}, 3);
   EXPECT_EQ(read(chain.rows_since(1, 0)), "1.0 1.1 2.0 2.1");
   chain.accept(2, 1, 5);
   EXPECT_EQ(read(chain.finish(1, 5)), "1.0 1.1 2.0 2.1");

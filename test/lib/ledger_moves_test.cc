@@ -31,7 +31,7 @@ TEST_F(LedgerMoves, RowsThatDidNotFollowAreNotClaimed) {
   admit(2, 8, {3, 4});
   compute(2, 2, {3, 4}, {0, 8});
   ledger.finish(2, 9);
-  ledger.move(3, Moves{{2, 3}, {1, 6}});  // to a block with old rows, and to one without
+  (void)ledger.move(3, Moves{{2, 3}, {1, 6}});  // to a block with old rows, and to one without
   EXPECT_EQ(read(ledger.finish(1, 7)), "missing missing missing missing stale stale");
 }
 
@@ -105,12 +105,16 @@ TEST_F(LedgerMoves, OnCopyTheOthersStay) {
   compute(4, 1, {1, 2}, {6, 8});
   EXPECT_EQ(read(ledger.finish(2, 10)), "P1 P1 P1 P1 P1 P1 missing P3 P3");
   EXPECT_EQ(read(ledger.finish(1, 9)), "P1 P1 P1 P1 P1 P1 P4 P4");
-  expect_throw<StateError>([&] { ledger.copy(5, 1, {2, 3}); }, {"request 1"});
+  expect_throw<StateError>([&] { (void)ledger.copy(5, 1, {2, 3}); }, {"request 1"});
 }
 
 TEST_F(LedgerMoves, OnlyABlockThatTheRequestHasIsCopied) {
-  expect_throw<StateError>([&] { ledger.copy(2, 1, {3, 4}); }, {"block 3", "does not have it"});
-  expect_throw<StateError>([&] { ledger.copy(2, 1, {2, 2}); }, {"same block"});
+  expect_throw<StateError>(
+      [&] {
+        (void)ledger.copy(2, 1, {3, 4});
+      },
+      {"block 3", "does not have it"});
+  expect_throw<StateError>([&] { (void)ledger.copy(2, 1, {2, 2}); }, {"same block"});
   EXPECT_EQ(read(ledger.finish(1, 7)), "P1 P1 P1 P1 P1 P1");
 }
 
@@ -143,20 +147,20 @@ TEST_F(LedgerMoves, AMoveWaitsForStepsThatStillWriteToTheDestination) {
 }
 
 TEST_F(LedgerMoves, PutsTakeAStepOfTheirOwn) {  // H11
-  expect_throw<StateError>([&] { ledger.move(1, Moves{{1, 3}}); }, {"step 1", "already"});
-  expect_throw<StateError>([&] { ledger.copy(1, 1, {1, 3}); }, {"step 1", "already"});
-  expect_throw<StateError>([&] { ledger.fill(1, 1, {6, 8}); }, {"step 1", "already"});
+  expect_throw<StateError>([&] { (void)ledger.move(1, Moves{{1, 3}}); }, {"step 1", "already"});
+  expect_throw<StateError>([&] { (void)ledger.copy(1, 1, {1, 3}); }, {"step 1", "already"});
+  expect_throw<StateError>([&] { (void)ledger.fill(1, 1, {6, 8}); }, {"step 1", "already"});
   EXPECT_EQ(read(ledger.rows_since(1, 0)), "P1 P1 P1 P1 P1 P1");
   for (const Step step : {2, 3, 4}) {
-    if (step == 2) ledger.move(step, Moves{{5, 6}});
-    if (step == 3) ledger.copy(step, 1, {1, 3});
-    if (step == 4) ledger.fill(step, 1, {6, 7});
+    if (step == 2) (void)ledger.move(step, Moves{{5, 6}});
+    if (step == 3) (void)ledger.copy(step, 1, {1, 3});
+    if (step == 4) (void)ledger.fill(step, 1, {6, 7});
     expect_throw<StateError>(
         [&] {
           ledger.schedule(step, 1, {6, 8});
         },
         {"step " + std::to_string(step), "a step number of its own"});
-    expect_throw<StateError>([&] { ledger.move(step, Moves{{8, 9}}); }, {"already"});
+    expect_throw<StateError>([&] { (void)ledger.move(step, Moves{{8, 9}}); }, {"already"});
   }
   ledger.schedule(5, 1, {6, 8});
 }

@@ -400,8 +400,12 @@ TEST_F(LedgerTest, AHeldBlockIsNotGivenAway) {  // H11
     expect_throw<StateError>([&] { admit(2, 4, {3, 2}); }, {"block 2", "held", "request 1"});
     admit(2, 4, {3});
     expect_throw<StateError>([&] { ledger.schedule(2, 2, {0, 8}, Blocks{1}); }, {"block 1"});
-    expect_throw<StateError>([&] { ledger.move(2, std::vector<BlockMove>{{3, 1}}); }, {"block 1"});
-    expect_throw<StateError>([&] { ledger.copy(2, 2, {3, 1}); }, {"block 1"});
+    expect_throw<StateError>(
+        [&] {
+          (void)ledger.move(2, std::vector<BlockMove>{{3, 1}});
+        },
+        {"block 1"});
+    expect_throw<StateError>([&] { (void)ledger.copy(2, 2, {3, 1}); }, {"block 1"});
     admit(3, 9, {1, 2, 4}, 8);  // a hit changes nothing in it
   }
   EXPECT_FALSE(ledger.held(1) || ledger.held(2));
@@ -448,8 +452,16 @@ TEST_F(LedgerRefuses, BlocksThatDoNotExist) {
   expect_throw<RangeError>([&] { admit(2, 4, {3, 16}); }, {"block 16", "[0, 16)"});
   expect_throw<RangeError>([&] { admit(2, 4, {-1}); }, {"block -1"});
   expect_throw<RangeError>([&] { ledger.schedule(2, 1, {6, 9}, Blocks{16}); }, {"block 16"});
-  expect_throw<RangeError>([&] { ledger.move(2, std::vector<BlockMove>{{1, 16}}); }, {"block 16"});
-  expect_throw<RangeError>([&] { ledger.move(2, std::vector<BlockMove>{{-1, 3}}); }, {"block -1"});
+  expect_throw<RangeError>(
+      [&] {
+        (void)ledger.move(2, std::vector<BlockMove>{{1, 16}});
+      },
+      {"block 16"});
+  expect_throw<RangeError>(
+      [&] {
+        (void)ledger.move(2, std::vector<BlockMove>{{-1, 3}});
+      },
+      {"block -1"});
   expect_throw<RangeError>([&] { ledger.forget(Blocks{16}); }, {"block 16"});
   expect_throw<RangeError>([&] { ledger.block_rows(16); }, {"block 16"});
   expect_throw<RangeError>([&] { ledger.cached_rows({Blocks{16}, 4}); }, {"block 16"});
@@ -462,12 +474,12 @@ TEST_F(LedgerRefuses, ABlockTwice) {
   expect_throw<ArgumentError>([&] { ledger.schedule(2, 1, {6, 9}, Blocks{3, 3}); }, {"block 3"});
   expect_throw<ArgumentError>(
       [&] {
-        ledger.move(2, std::vector<BlockMove>{{1, 3}, {2, 3}});
+        (void)ledger.move(2, std::vector<BlockMove>{{1, 3}, {2, 3}});
       },
       {"block 3"});
   expect_throw<ArgumentError>(
       [&] {
-        ledger.move(2, std::vector<BlockMove>{{1, 3}, {1, 4}});
+        (void)ledger.move(2, std::vector<BlockMove>{{1, 3}, {1, 4}});
       },
       {"block 1"});
 }
@@ -477,7 +489,7 @@ TEST_F(LedgerRefuses, PositionsOutsideTheBlocks) {
   expect_throw<RangeError>([&] { ledger.schedule(2, 1, {6, 13}, Blocks{3}); }, {"[0, 12)"});
   expect_throw<RangeError>([&] { ledger.schedule(2, 1, {-1, 2}); }, {"[-1, 2)"});
   expect_throw<RangeError>([&] { ledger.schedule(2, 1, {5, 4}); }, {"[5, 4)"});
-  expect_throw<RangeError>([&] { ledger.fill(2, 1, {6, 9}); }, {"[6, 9)"});
+  expect_throw<RangeError>([&] { (void)ledger.fill(2, 1, {6, 9}); }, {"[6, 9)"});
 }
 
 TEST_F(LedgerRefuses, MoreCachedThanThereIs) {
@@ -499,7 +511,7 @@ TEST_F(LedgerRefuses, FewerTokensThanARequestIsKnownToHave) {
   const std::vector<std::int64_t> all{0, 1, 2, 3, 4, 5};
   expect_throw<ArgumentError>([&] { ledger.accept(1, 1, 5); },
                               {"step 1", "5 tokens of request 1", "have 6", "6 or more"});
-  expect_throw<ArgumentError>([&] { ledger.accept(1, 1, 5, all, 2); },
+  expect_throw<ArgumentError>([&] { (void)ledger.accept(1, 1, 5, all, 2); },
                               {"step 1", "5 tokens of request 1", "have 6", "6 or more"});
   ledger.accept(1, 1, 7);
   expect_throw<ArgumentError>([&] { ledger.accept(1, 1, 6); }, {"6 tokens", "7 or more"});
@@ -510,7 +522,7 @@ TEST_F(LedgerRefuses, FewerTokensThanARequestIsKnownToHave) {
 TEST_F(LedgerRefuses, WritesToSharedBlocks) {  // H9
   admit(2, 9, {1, 2, 3}, 8);
   expect_throw<StateError>([&] { ledger.schedule(2, 2, {7, 9}); }, {"block 2", "shared", "copy()"});
-  expect_throw<StateError>([&] { ledger.fill(2, 2, {7, 9}); }, {"block 2", "shared"});
+  expect_throw<StateError>([&] { (void)ledger.fill(2, 2, {7, 9}); }, {"block 2", "shared"});
   compute(2, 2, {1, 2, 3}, {8, 9});
   ledger.abort(2);
 }
@@ -518,10 +530,10 @@ TEST_F(LedgerRefuses, WritesToSharedBlocks) {  // H9
 TEST_F(LedgerRefuses, StepsThatAreNone) {
   for (const Step step : {Step{0}, Step{1} << 63, ~Step{0}}) {
     expect_throw<ArgumentError>([&] { ledger.schedule(step, 1, {6, 7}); }, {"steps are 1 to"});
-    expect_throw<ArgumentError>([&] { ledger.fill(step, 1, {6, 7}); }, {"steps are 1 to"});
+    expect_throw<ArgumentError>([&] { (void)ledger.fill(step, 1, {6, 7}); }, {"steps are 1 to"});
     expect_throw<ArgumentError>(
         [&] {
-          ledger.move(step, std::vector<BlockMove>{{1, 3}});
+          (void)ledger.move(step, std::vector<BlockMove>{{1, 3}});
         },
         {"steps are 1 to"});
   }
@@ -536,10 +548,10 @@ TEST_F(LedgerRefuses, RequestsThatAreNotThere) {
            [&] { ledger.resume(9, {}); }, [&] { ledger.finish(9, 1); },
            [&] { ledger.rows_since(9, 0); },
            [&] {
-             ledger.fill(2, 9, {0, 1});
+             (void)ledger.fill(2, 9, {0, 1});
            },
            [&] {
-             ledger.copy(2, 9, {1, 3});
+             (void)ledger.copy(2, 9, {1, 3});
            },
            [&] { ledger.wants_rows(9); }}) {
     expect_throw<StateError>(call, {"request 9", "not in the ledger"});
@@ -551,8 +563,8 @@ TEST_F(LedgerRefuses, WorkForAPreemptedRequest) {  // H10
   ledger.preempt(2);
   expect_throw<StateError>([&] { ledger.schedule(2, 2, {0, 4}, Blocks{3}); }, {"preempted"});
   expect_throw<StateError>([&] { ledger.preempt(2); }, {"preempted"});
-  expect_throw<StateError>([&] { ledger.fill(2, 2, {0, 4}); }, {"preempted"});
-  expect_throw<StateError>([&] { ledger.copy(2, 2, {1, 3}); }, {"preempted"});
+  expect_throw<StateError>([&] { (void)ledger.fill(2, 2, {0, 4}); }, {"preempted"});
+  expect_throw<StateError>([&] { (void)ledger.copy(2, 2, {1, 3}); }, {"preempted"});
   ledger.abort(2);
 }
 

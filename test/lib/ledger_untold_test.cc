@@ -48,7 +48,7 @@ TEST_P(LedgerMisreported, HasNoRowsIfItIsNotReportedAgain) {
 TEST_P(LedgerMisreported, HasNoneIfItIsNotToldWhichStand) {
   ledger.schedule(3, 1, {5, 7});
   land_both();
-  ledger.accept(2, 1, 5, Tokens{0, 1}, 4);
+  (void)ledger.accept(2, 1, 5, Tokens{0, 1}, 4);
   ledger.accept(3, 1, 7);
   EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.0 2.1 missing missing");
 }
@@ -62,7 +62,7 @@ TEST_P(LedgerMisreported, HasNoneBeforeItIsAccepted) {
 TEST_P(LedgerMisreported, HasNoneIfOnlyTheStepBeforeItIsAccepted) {
   ledger.schedule(3, 1, {5, 8});
   land_both();
-  ledger.accept(2, 1, 5, Tokens{0, 1}, 4);
+  (void)ledger.accept(2, 1, 5, Tokens{0, 1}, 4);
   EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.0 2.1 missing missing");
 }
 
@@ -70,32 +70,32 @@ TEST_P(LedgerMisreported, HasNoneIfOnlyTheStepBeforeItIsAccepted) {
 TEST_P(LedgerMisreported, HasNoneIfTheStepBeforeItIsNotAccepted) {
   ledger.schedule(3, 1, {5, 8});
   land_both();
-  ledger.accept(3, 1, 7, Tokens{0, 2}, 4);
+  (void)ledger.accept(3, 1, 7, Tokens{0, 2}, 4);
   EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.0 missing missing missing");
 }
 
 TEST_P(LedgerMisreported, HasNoneIfItIsReportedElsewhereAgain) {
   ledger.schedule(3, 1, {8, 11});
   land_both();
-  ledger.accept(2, 1, 5, Tokens{0, 1}, 4);
+  (void)ledger.accept(2, 1, 5, Tokens{0, 1}, 4);
   ledger.schedule(3, 1, {5, 8});
-  ledger.accept(3, 1, 7, Tokens{0, 2}, 4);
+  (void)ledger.accept(3, 1, 7, Tokens{0, 2}, 4);
   EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.0 2.1 missing missing");
 }
 
 TEST_P(LedgerMisreported, HasNoneIfItIsFirstReportedAfterwards) {
   land(2, {2, 5});
-  ledger.accept(2, 1, 5, Tokens{0, 1}, 4);
+  (void)ledger.accept(2, 1, 5, Tokens{0, 1}, 4);
   ledger.schedule(3, 1, {5, 8});
   land(3, {4, 7});
-  ledger.accept(3, 1, 7, Tokens{0, 2}, 4);
+  (void)ledger.accept(3, 1, 7, Tokens{0, 2}, 4);
   EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.0 2.1 missing missing");
 }
 
 // Two tokens of it stand, as many as the ledger would take for one.
 TEST_P(LedgerMisreported, HasNoneIfItBeginsLaterThanReported) {
   land(2, {2, 5});
-  ledger.accept(2, 1, 5, Tokens{0, 1}, 4);
+  (void)ledger.accept(2, 1, 5, Tokens{0, 1}, 4);
   ledger.schedule(3, 1, {3, 6});
   land(3, {4, 7});
   EXPECT_TRUE(ledger.accept(3, 1, 8, Tokens{0, 2, 1}, 4).from.empty());
@@ -115,7 +115,7 @@ TEST_P(LedgerMisreported, MayBeReportedAgainBeforeOrAfter) {
     ledger.schedule(step + 1, request, {5, 8});
     land(step, {2, 5}, request);
     if (before) ledger.schedule(step + 1, request, {4, 7});
-    ledger.accept(step, request, 5, Tokens{0, 1}, step + 2);
+    (void)ledger.accept(step, request, 5, Tokens{0, 1}, step + 2);
     if (!before) ledger.schedule(step + 1, request, {4, 7});
     land(step + 1, {4, 7}, request);
     EXPECT_EQ(
@@ -134,7 +134,7 @@ TEST_P(LedgerMisreported, IsNoHitBeforeItIsKnownWhereItBegins) {
   land(2, {2, 5});
   land(3, {5, 16});
   EXPECT_EQ(ledger.cached_rows({hit, 16}), 3);
-  ledger.accept(2, 1, 6, Tokens{0, 1, 2}, 4);
+  (void)ledger.accept(2, 1, 6, Tokens{0, 1, 2}, 4);
   EXPECT_EQ(ledger.cached_rows({hit, 16}), 6);
 }
 
@@ -152,11 +152,11 @@ TEST_P(LedgerMisreported, IsNotReportedAgainWhereItsBlocksMoved) {
   }
   const MovePlan moved = ledger.move(4, moves);
   land(2, {2, 5});
-  ledger.accept(2, 1, 5, Tokens{0, 1}, 5);
+  (void)ledger.accept(2, 1, 5, Tokens{0, 1}, 5);
   expect_throw<StateError>([&] { ledger.schedule(3, 1, {4, 7}); }, {"step 3", "was moved there"});
   land(3, {4, 7});
   memory->publish(3, {{slot_of(2, 4), 350}});
-  ledger.accept(3, 1, 6, Tokens{0}, 5);
+  (void)ledger.accept(3, 1, 6, Tokens{0}, 5);
   EXPECT_EQ(read(ledger.rows_since(1, 4)), "missing");
   EXPECT_EQ(move_rows(reader, moved, kAtOnce), 7u);
   EXPECT_EQ(read(ledger.finish(1, 6)), "1.0 1.1 2.0 2.1 missing");
@@ -210,7 +210,7 @@ TEST_P(LedgerMovedDrafts, HaveNotTheRowThatWasComputedThereAndMoved) {
 // Nor does a row that was filled in go with drafts that do not stand.
 TEST_P(LedgerMovedDrafts, TakeNoOtherRowWithThem) {
   fill(4, 400);
-  ledger.accept(2, 1, 4, Tokens{0}, 9);
+  (void)ledger.accept(2, 1, 4, Tokens{0}, 9);
   EXPECT_EQ(read(ledger.finish(1, 6)), "1.0 1.1 2.0 missing 4.0");
 }
 

@@ -331,7 +331,7 @@ TEST_P(Weights, OfStagesAreJoinedAndSplit) {
 TEST_P(Weights, StagesThatHaveOtherOnesDoNotJoin) {
   std::vector<std::unique_ptr<SlotReadTransport>> stages;
   stages.push_back(std::make_unique<StageMemory>(GetParam().first, std::vector<std::byte>()));
-  expect_throw<ArgumentError>([&] { join_stages(shape, std::move(stages)); },
+  expect_throw<ArgumentError>([&] { (void)join_stages(shape, std::move(stages)); },
                               {shape.to_string(), GetParam().first.to_string()});
 }
 

@@ -43,7 +43,7 @@ TEST_F(Live, ARingAtWorkIsNeverCalledDamaged) {
       ChannelProducer producer(endpoint);
       made.raise();
       for (Step step = 1;; ++step) {
-        producer.acquire();
+        (void)producer.acquire();
         producer.commit(test::describe(Descriptor::Kind::failed_step, step, 0));
       }
     });
