@@ -189,7 +189,6 @@ void Capturer::begin_step(const StepInfo& step, Stream& stream) {
   wanted_->set(step);
   phase_ = Phase::step;
   last_step_ = step.step;
-  num_tokens_ = step.num_tokens;
   nothing_wanted_ = step.wanted && step.wanted->empty();
   padded_tokens_ = padded;
   dp_total_ = dp.total;
@@ -213,16 +212,16 @@ void Capturer::end_graph() {
 void Capturer::check_rows(int model_layer, std::int64_t rows) const {
   const std::int64_t all_padded = options_.dp_size * padded_tokens_;
   const bool in_graph = phase_ == Phase::graph;
+  const std::int64_t num_tokens = cache_->num_tokens();
   bool allowed = false;
   std::string expected;
   switch (options_.layout) {
     case RankLayout::local:
-      allowed = rows == padded_tokens_ || (!in_graph && rows == num_tokens_);
+      allowed = rows == padded_tokens_ || (!in_graph && rows == num_tokens);
       if (!allowed) {
-        expected =
-            in_graph || num_tokens_ == padded_tokens_
-                ? fmt::format("{} (this rank's)", padded_tokens_)
-                : fmt::format("{} (this rank's) or {} (padded)", num_tokens_, padded_tokens_);
+        expected = in_graph || num_tokens == padded_tokens_
+                       ? fmt::format("{} (this rank's)", padded_tokens_)
+                       : fmt::format("{} (this rank's) or {} (padded)", num_tokens, padded_tokens_);
       }
       break;
     case RankLayout::concatenated:
@@ -327,10 +326,11 @@ void Capturer::publish(const Slot* slot_mapping, Stream& stream) {
 }
 
 void Capturer::deliver(const Slot* slot_mapping, Stream& stream) {
-  if (slot_mapping == nullptr && num_tokens_ > 0) {
+  const std::int64_t num_tokens = cache_->num_tokens();
+  if (slot_mapping == nullptr && num_tokens > 0) {
     throw ArgumentError(fmt::format(
         "slot_mapping is null, but step {} has {} tokens; publish it with the anchor group's slots",
-        last_step_, num_tokens_));
+        last_step_, num_tokens));
   }
   transport_->deliver(Snapshot(*cache_, *wanted_, slot_mapping), stream);
 }

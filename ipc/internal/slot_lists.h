@@ -48,7 +48,9 @@ void check_write(const SlotLimits& limits, std::int64_t max_rows, std::span<cons
 void check_put(const SlotLimits& limits, Step step, std::span<const Slot> stored,
                std::size_t rows_bytes);
 
-// The checks of SlotReadTransport::read.
+// The checks of SlotReadTransport::read, without and with those of the slots themselves.
+void check_read_sizes(std::size_t num_slots, std::size_t num_windows, std::size_t rows_bytes,
+                      std::size_t num_states, std::size_t row_bytes);
 void check_read(const SlotLimits& limits, std::span<const Slot> slots, std::size_t num_windows,
                 std::size_t rows_bytes, std::size_t num_states);
 

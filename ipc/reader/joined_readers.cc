@@ -44,12 +44,12 @@ Step JoinedReaders::poll() {
   return arrived_ = std::max(arrived_, least);
 }
 
-bool JoinedReaders::worker_alive() const {
+bool JoinedReaders::worker_alive() {
   return std::ranges::all_of(members_,
                              [](const Member& member) { return member.reader->worker_alive(); });
 }
 
-DroppedSteps JoinedReaders::dropped() const {
+DroppedSteps JoinedReaders::dropped() {
   DroppedSteps all;
   for (const Member& member : members_) {
     const DroppedSteps dropped = member.reader->dropped();
@@ -103,16 +103,6 @@ void JoinedReaders::throw_timeout(const Member& member, Step step, Milliseconds 
   }
   throw TimeoutError(fmt::format("{} ms for all of {}; {} has only just come to step {}",
                                  limit.count(), members_.size(), member.name, step));
-}
-
-void check_read_sizes(std::size_t num_slots, std::size_t num_windows, std::size_t rows_bytes,
-                      std::size_t num_states, std::size_t row_bytes) {
-  const bool windows_fit = num_windows == 1 || num_windows == num_slots;
-  if (windows_fit && num_states == num_slots && rows_bytes == num_slots * row_bytes) return;
-  throw ArgumentError(fmt::format(
-      "read of {} slots with {} windows into {} bytes and {} states: needed are one "
-      "window or one a slot, {} bytes and {} states",
-      num_slots, num_windows, rows_bytes, num_states, num_slots * row_bytes, num_slots));
 }
 
 }  // namespace moetap::detail

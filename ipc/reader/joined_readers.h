@@ -12,8 +12,20 @@
 
 namespace moetap::detail {
 
-class JoinedReaders {
+// What a derived class adds is how the members' rows become one.
+class JoinedReaders : public SlotReadTransport {
  public:
+  std::int64_t num_slots() const final { return first().num_slots(); }
+
+  // For all members, within one timeout. StepFailed if the step failed in any member, once its
+  // outcome is known in all, so that no part of it can still arrive. A wait polls all members in
+  // turn, so that no member's ring stays full while another is waited for (H35).
+  Step poll() final;
+  void wait_for(Step step, Milliseconds limit) final;
+  bool worker_alive() final;
+  DroppedSteps dropped() final;
+
+ protected:
   struct Member {
     std::unique_ptr<SlotReadTransport> reader;
     std::string name;  // in messages: "the stage of layers 4-7"
@@ -25,15 +37,7 @@ class JoinedReaders {
   const std::vector<Member>& members() const { return members_; }
   SlotReadTransport& first() const { return *members_.front().reader; }
 
-  // See ReadTransport; for all members, within one timeout. StepFailed if the step failed in any
-  // member, once its outcome is known in all, so that no part of it can still arrive. A wait polls
-  // all members in turn, so that no member's ring stays full while another is waited for (H35).
-  Step poll();
-  void wait_for(Step step, Milliseconds limit);
-  bool worker_alive() const;
-  DroppedSteps dropped() const;
-
-  // The last step that these calls have reached.
+  // The last step that poll() and wait_for() have reached.
   Step arrived() const { return arrived_; }
 
  private:
@@ -45,9 +49,5 @@ class JoinedReaders {
   std::vector<Member> members_;
   Step arrived_ = 0;
 };
-
-// The checks of SlotReadTransport::read, except slots, which the transports check.
-void check_read_sizes(std::size_t num_slots, std::size_t num_windows, std::size_t rows_bytes,
-                      std::size_t num_states, std::size_t row_bytes);
 
 }  // namespace moetap::detail

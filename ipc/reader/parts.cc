@@ -7,36 +7,30 @@
 #include <cstring>
 #include <utility>
 
+#include "ipc/internal/slot_lists.h"
 #include "ipc/reader/joined_readers.h"
 
 namespace moetap {
 namespace {
 
-class PartReader final : public SlotReadTransport {
+class PartReader final : public detail::JoinedReaders {
  public:
   explicit PartReader(std::vector<std::unique_ptr<SlotReadTransport>> parts);
 
-  const ModelShape& shape() const override { return parts_.first().shape(); }
-  std::int64_t num_slots() const override { return parts_.first().num_slots(); }
-  Step poll() override { return parts_.poll(); }
-  void wait_for(Step step, Milliseconds limit) override { parts_.wait_for(step, limit); }
-  bool worker_alive() override { return parts_.worker_alive(); }
-  DroppedSteps dropped() override { return parts_.dropped(); }
-
+  const ModelShape& shape() const override { return first().shape(); }
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override;
 
   // Put into one part, no matter which: its step is greater than any that the other parts have
   // there.
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
-    parts_.first().put(step, slots, rows);
+    first().put(step, slots, rows);
   }
 
  private:
   void take(std::span<const Slot> slots, std::size_t i, std::span<std::byte> rows,
             std::span<RowState> states) const;
 
-  detail::JoinedReaders parts_;
   // Buffers of the current read; they keep the size of the largest read.
   std::vector<std::byte> part_rows_;
   std::vector<RowState> part_states_;
@@ -45,8 +39,8 @@ class PartReader final : public SlotReadTransport {
 PartReader::PartReader(std::vector<std::unique_ptr<SlotReadTransport>> parts) {
   if (parts.empty()) throw ArgumentError("no parts to join; give one a tensor-parallel rank");
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    parts_.add(std::move(parts[i]), fmt::format("part {}", i));
-    const ModelShape& own = parts_.members().back().reader->shape();
+    add(std::move(parts[i]), fmt::format("part {}", i));
+    const ModelShape& own = members().back().reader->shape();
     if (own != shape()) {
       throw ArgumentError(
           fmt::format("part {} has {}, part 0 has {} ({}): all parts are rows of one model", i,
@@ -58,7 +52,7 @@ PartReader::PartReader(std::vector<std::unique_ptr<SlotReadTransport>> parts) {
 void PartReader::read(std::span<const Slot> slots, std::span<const StepWindow> windows,
                       std::span<std::byte> rows, std::span<RowState> states) {
   const std::size_t row_bytes = shape().row_bytes();
-  detail::check_read_sizes(slots.size(), windows.size(), rows.size(), states.size(), row_bytes);
+  check_read_sizes(slots.size(), windows.size(), rows.size(), states.size(), row_bytes);
   for (const StepWindow& window : windows) {
     if (window.first == window.last) continue;
     throw ArgumentError(
@@ -67,10 +61,10 @@ void PartReader::read(std::span<const Slot> slots, std::span<const StepWindow> w
                     "Read with the one step that wrote a row, as a Ledger's plans do",
                     window.first, window.last));
   }
-  parts_.first().read(slots, windows, rows, states);
+  first().read(slots, windows, rows, states);
   part_rows_.resize(std::max(part_rows_.size(), rows.size()));
   part_states_.resize(slots.size());
-  for (auto part = parts_.members().begin() + 1; part != parts_.members().end(); ++part) {
+  for (auto part = members().begin() + 1; part != members().end(); ++part) {
     part->reader->read(slots, windows, std::span(part_rows_).first(rows.size()), part_states_);
     for (std::size_t i = 0; i < slots.size(); ++i) take(slots, i, rows, states);
   }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ipc/internal/slot_lists.h"
 #include "ipc/reader/joined_readers.h"
 #include "lib/internal/expert_ids.h"
 #include "lib/internal/text.h"
@@ -42,16 +43,11 @@ RowState joined_state(RowState worst, const StepWindow& asked, const StepWindow&
   return worst == RowState::present ? RowState::missing : worst;
 }
 
-class StageReader final : public SlotReadTransport {
+class StageReader final : public detail::JoinedReaders {
  public:
   StageReader(ModelShape model, std::vector<std::unique_ptr<SlotReadTransport>> stages);
 
   const ModelShape& shape() const override { return model_; }
-  std::int64_t num_slots() const override { return stages_.first().num_slots(); }
-  Step poll() override { return stages_.poll(); }
-  void wait_for(Step step, Milliseconds limit) override { stages_.wait_for(step, limit); }
-  bool worker_alive() override { return stages_.worker_alive(); }
-  DroppedSteps dropped() override { return stages_.dropped(); }
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override;
   void stamps(std::span<const Slot> slots, std::span<Step> written) override;
@@ -69,14 +65,12 @@ class StageReader final : public SlotReadTransport {
   // layer.
   void add_runs(const Run& layers, const ModelShape& stage, std::vector<Run>& runs) const;
   void check_layers() const;
-  void check_arrived(std::span<const StepWindow> windows) const;
   std::size_t read_stage(std::size_t s, std::span<const Slot> slots,
                          std::span<const StepWindow> windows);
   std::span<const StepWindow> narrow(std::span<const Slot> slots,
                                      std::span<const StepWindow> windows);
 
   ModelShape model_;
-  detail::JoinedReaders stages_;
   std::vector<std::vector<Run>> runs_;  // of each stage
   // Buffers of the current read or put; they keep the size of the largest.
   std::vector<std::byte> stage_rows_;
@@ -91,8 +85,8 @@ StageReader::StageReader(ModelShape model, std::vector<std::unique_ptr<SlotReadT
   for (auto& reader : stages) {
     const std::string layers =
         reader ? "layers " + detail::join_ranges(reader->shape().moe_layers()) : "unknown layers";
-    stages_.add(std::move(reader), "the stage of " + layers);
-    runs_.push_back(runs_of(stages_.members().back().reader->shape()));
+    add(std::move(reader), "the stage of " + layers);
+    runs_.push_back(runs_of(members().back().reader->shape()));
   }
   check_layers();
 }
@@ -136,7 +130,7 @@ void StageReader::add_runs(const Run& layers, const ModelShape& stage,
 
 void StageReader::check_layers() const {
   std::vector<int> layers;
-  for (const auto& [reader, name] : stages_.members()) {
+  for (const auto& [reader, name] : members()) {
     const std::vector<int>& own = reader->shape().moe_layers();
     layers.insert(layers.end(), own.begin(), own.end());
   }
@@ -147,18 +141,6 @@ void StageReader::check_layers() const {
                   fmt::join(layers, ", "), detail::join_ranges(model_.moe_layers())));
 }
 
-// The check that each stage makes, but before the first stage is read.
-void StageReader::check_arrived(std::span<const StepWindow> windows) const {
-  for (const StepWindow& window : windows) {
-    const bool open = window.last == StepWindow{}.last;
-    if (open || window.first >= window.last || window.last <= stages_.arrived()) continue;
-    throw StateError(
-        fmt::format("read of rows written up to step {}, but the last step that every stage has "
-                    "shown is {}: wait_for({}) first",
-                    window.last, stages_.arrived(), window.last));
-  }
-}
-
 // Narrows windows of several steps to the step of the first stage's row: a stage with another step
 // does not have the same row. Only for rows that the first stage has present in the requested
 // window, since it may know later steps of which it has no row.
@@ -167,7 +149,7 @@ std::span<const StepWindow> StageReader::narrow(std::span<const Slot> slots,
   if (std::ranges::all_of(windows, one_step)) return windows;
   written_.resize(slots.size());
   windows_.resize(slots.size());
-  stages_.first().stamps(slots, written_);
+  first().stamps(slots, written_);
   read_stage(0, slots, windows);
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const StepWindow& asked = windows[windows.size() == 1 ? 0 : i];
@@ -181,7 +163,7 @@ std::span<const StepWindow> StageReader::narrow(std::span<const Slot> slots,
 // Reads into stage_rows_ and stage_states_. Returns the bytes per row there.
 std::size_t StageReader::read_stage(std::size_t s, std::span<const Slot> slots,
                                     std::span<const StepWindow> windows) {
-  SlotReadTransport& stage = *stages_.members()[s].reader;
+  SlotReadTransport& stage = *members()[s].reader;
   const std::size_t row_bytes = stage.shape().row_bytes();
   const std::size_t bytes = slots.size() * row_bytes;
   stage_rows_.resize(std::max(stage_rows_.size(), bytes));
@@ -194,8 +176,8 @@ void StageReader::read(std::span<const Slot> slots, std::span<const StepWindow> 
                        std::span<std::byte> rows, std::span<RowState> states) {
   const std::size_t n = slots.size();
   const std::size_t row_bytes = model_.row_bytes();
-  detail::check_read_sizes(n, windows.size(), rows.size(), states.size(), row_bytes);
-  check_arrived(windows);
+  check_read_sizes(n, windows.size(), rows.size(), states.size(), row_bytes);
+  check_arrived(windows, arrived());  // as each stage would, but before the first of them is read
   const std::span<const StepWindow> used = narrow(slots, windows);
   for (std::size_t s = 0; s < runs_.size(); ++s) {
     const std::size_t stage_bytes = read_stage(s, slots, used);
@@ -220,10 +202,10 @@ void StageReader::read(std::span<const Slot> slots, std::span<const StepWindow> 
 }
 
 void StageReader::stamps(std::span<const Slot> slots, std::span<Step> written) {
-  stages_.first().stamps(slots, written);
+  first().stamps(slots, written);
   written_.resize(slots.size());
   for (std::size_t s = 1; s < runs_.size(); ++s) {
-    stages_.members()[s].reader->stamps(slots, written_);
+    members()[s].reader->stamps(slots, written_);
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (written_[i] != written[i]) written[i] = 0;
     }
@@ -238,7 +220,7 @@ void StageReader::put(Step step, std::span<const Slot> slots, std::span<const st
         fmt::format("put of {} rows from {} bytes: {} are needed", n, rows.size(), n * row_bytes));
   }
   for (std::size_t s = 0; s < runs_.size(); ++s) {
-    SlotReadTransport& stage = *stages_.members()[s].reader;
+    SlotReadTransport& stage = *members()[s].reader;
     const std::size_t stage_bytes = stage.shape().row_bytes();
     stage_rows_.resize(std::max(stage_rows_.size(), n * stage_bytes));
     for (std::size_t i = 0; i < n; ++i) {

@@ -82,18 +82,23 @@ void throw_marked(std::span<const Slot> stored, std::size_t index) {
       slot));
 }
 
+void check_read_sizes(std::size_t num_slots, std::size_t num_windows, std::size_t rows_bytes,
+                      std::size_t num_states, std::size_t row_bytes) {
+  if (num_windows != 1 && num_windows != num_slots) {
+    throw ArgumentError(
+        fmt::format("read of {} slots with {} windows: give one for all or one a slot", num_slots,
+                    num_windows));
+  }
+  if (num_states != num_slots || rows_bytes != num_slots * row_bytes) {
+    throw ArgumentError(fmt::format(
+        "read of {} slots into {} bytes and {} states: {} bytes and {} states are needed",
+        num_slots, rows_bytes, num_states, num_slots * row_bytes, num_slots));
+  }
+}
+
 void check_read(const SlotLimits& limits, std::span<const Slot> slots, std::size_t num_windows,
                 std::size_t rows_bytes, std::size_t num_states) {
-  const std::size_t n = slots.size();
-  if (num_windows != 1 && num_windows != n) {
-    throw ArgumentError(fmt::format(
-        "read of {} slots with {} windows: give one for all or one a slot", n, num_windows));
-  }
-  if (num_states != n || rows_bytes != n * limits.row_bytes) {
-    throw ArgumentError(fmt::format(
-        "read of {} slots into {} bytes and {} states: {} bytes and {} states are needed", n,
-        rows_bytes, num_states, n * limits.row_bytes, n));
-  }
+  check_read_sizes(slots.size(), num_windows, rows_bytes, num_states, limits.row_bytes);
   check_range(slots, limits.num_slots, [](Slot slot) { return slot; });
 }
 

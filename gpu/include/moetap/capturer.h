@@ -143,7 +143,6 @@ class MOETAP_API Capturer {
   int num_bound_ = 0;
   Phase phase_ = Phase::idle;
   Step last_step_ = 0;
-  std::int64_t num_tokens_ = 0;     // of the open step; 0 in a graph
   bool nothing_wanted_ = false;     // of the open step
   std::int64_t padded_tokens_ = 0;  // of the open step or graph
   std::int64_t dp_total_ = 0;       // sum(dp_tokens) of the open step
