@@ -69,15 +69,22 @@ const JoinedReaders::Member* JoinedReaders::poll_all(Step step) {
   return behind;
 }
 
+const JoinedReaders::Member* JoinedReaders::find_dead(Step step) {
+  for (const Member& member : members_) {
+    SlotReadTransport& reader = *member.reader;
+    // A worker that died may have handed over a last record just before.
+    if (!reader.worker_alive() && reader.poll() < step) return &member;
+  }
+  return nullptr;
+}
+
 void JoinedReaders::wait_for(Step step, Milliseconds limit) {
   const auto start = Clock::now();
   for (const Member* behind = poll_all(step); behind != nullptr; behind = poll_all(step)) {
     const auto waited = Clock::now() - start;
-    // A worker that died may have handed over a last record just before.
-    const bool alive = behind->reader->worker_alive();
-    if ((!alive && behind->reader->poll() < step) || waited >= limit) {
-      throw_timeout(*behind, step, limit);
-    }
+    // Its worker may be alive and wait for the one that died.
+    if (const Member* dead = find_dead(step)) throw_timeout(*dead, step, limit);
+    if (waited >= limit) throw_timeout(*behind, step, limit);
     pause_for(waited);
   }
   std::optional<StepFailed> failed;

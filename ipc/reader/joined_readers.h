@@ -44,6 +44,8 @@ class JoinedReaders : public SlotReadTransport {
   // Takes in what has arrived at all members. Returns the first member that has not reached `step`,
   // or null.
   const Member* poll_all(Step step);
+  // The first member that never comes to `step`, since its worker died; null if there is none.
+  const Member* find_dead(Step step);
   [[noreturn]] void throw_timeout(const Member& member, Step step, Milliseconds limit) const;
 
   std::vector<Member> members_;

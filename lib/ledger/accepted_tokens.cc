@@ -12,8 +12,8 @@ std::int64_t count_standing(TokenRange positions, std::int64_t num_tokens) {
   return std::clamp<std::int64_t>(num_tokens - 1 - positions.start, 0, positions.size());
 }
 
-void check_accepted(Step step, std::uint64_t request, TokenRange positions, std::int64_t count,
-                    std::span<const std::int64_t> accepted) {
+void check_accepted(Step step, std::uint64_t request, TokenRange positions, std::int64_t drafts,
+                    std::int64_t count, std::span<const std::int64_t> accepted) {
   if (std::ssize(accepted) < count) {
     throw ArgumentError(fmt::format(
         "accept() of step {} of request {}: {} tokens stand from position {} on, `accepted` names "
@@ -34,6 +34,15 @@ void check_accepted(Step step, std::uint64_t request, TokenRange positions, std:
                       "stands at one position",
                       step, request, accepted[i]));
     }
+  }
+  const std::int64_t known = std::clamp<std::int64_t>(drafts - positions.start, 0, count);
+  for (std::int64_t i = 0; i < known; ++i) {
+    const std::int64_t token = accepted[static_cast<std::size_t>(i)];
+    if (token == i) continue;
+    throw ArgumentError(fmt::format(
+        "accept() of step {} of request {}: token {} at place {} of `accepted`; the step's drafts "
+        "begin at token {}, and those before it stand where they are",
+        step, request, token, i, drafts - positions.start));
   }
 }
 

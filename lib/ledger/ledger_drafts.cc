@@ -219,7 +219,7 @@ MovePlan Ledger::accept(Step step, std::uint64_t request, std::int64_t num_token
   }
   const auto [start, end] = flight->positions;
   const std::int64_t count = State::count_standing(*flight, num_tokens);
-  detail::check_accepted(step, request, flight->positions, count, accepted);
+  detail::check_accepted(step, request, flight->positions, flight->drafts, count, accepted);
   auto settled = s.settle(r, *flight, accepted.first(static_cast<std::size_t>(count)), moved_as);
   s.check_moved_as(settled);
 
@@ -293,7 +293,7 @@ void Ledger::accept_blocks(Step step, std::uint64_t request, std::int64_t num_to
   const State::Request::InFlight flight = *found;
   const std::int64_t start = flight.positions.start;
   const std::int64_t count = State::count_standing(flight, num_tokens);
-  detail::check_accepted(step, request, flight.positions, count, accepted);
+  detail::check_accepted(step, request, flight.positions, flight.drafts, count, accepted);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t computed_at = start + accepted[static_cast<std::size_t>(i)];
     const auto place = s.own_place(r, computed_at);

@@ -304,7 +304,7 @@ TEST_P(RequestTransportOn, AnAcceptThatCannotBeIsRefusedAndChangesNothing) {
   refused.operator()<ArgumentError>(1, 1, 6, {0, 1}, "3 tokens stand from position 2 on");
   refused.operator()<RangeError>(1, 1, 6, {0, 1, 5}, "token 5");
   refused.operator()<ArgumentError>(1, 1, 7, {0, 1, 3, 3}, "comes twice");
-  refused.operator()<ArgumentError>(1, 1, 6, {0, 3, 4}, "first 2 tokens");
+  refused.operator()<ArgumentError>(1, 1, 6, {0, 3, 4}, "begin at token 2");
   refused.operator()<StateError>(2, 1, 6, {0, 2}, "num_drafts");
   refused.operator()<StateError>(1, 2, 4, {1, 0}, "num_drafts");
   engine.capturer().accept(1, 1, 6, std::vector<std::int64_t>{0, 1, 4});

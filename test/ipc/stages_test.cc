@@ -309,6 +309,15 @@ TEST(Stages, H35ADeadWorkerIsNotWaitedFor) {
   EXPECT_FALSE(joined->worker_alive());
 }
 
+// The first stage's worker is alive and waits for the second's, as ranks in lockstep do.
+TEST(Stages, H35ADeadWorkerIsFoundAlsoAfterOneThatWaitsForIt) {
+  LockstepStage::Asked asked;
+  asked.times[0] = asked.times[1] = -1'000'000'000;  // neither comes to its step
+  const auto joined = join_two(asked, false);
+  expect_throw<TimeoutError>([&] { joined->wait_for(1, Milliseconds(5'000)); },
+                             {"layer", "1: dead"});
+}
+
 std::vector<std::unique_ptr<SlotReadTransport>> stages_of(std::vector<ModelShape> shapes) {
   std::vector<std::unique_ptr<SlotReadTransport>> stages;
   for (ModelShape& shape : shapes) {

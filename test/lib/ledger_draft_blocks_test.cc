@@ -90,17 +90,12 @@ TEST_F(LedgerDraftBlocks, NothingIsLeftInABlockThatWasGivenUp) {  // H9
   EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.5 missing ");
 }
 
-TEST_F(LedgerDraftBlocks, NorInTheFirstTokensIfItDoesNotStand) {  // H9
-  land(2, {5, 6, 7});
-  ledger.accept_blocks(2, 1, 4, Tokens{1});
-  EXPECT_EQ(ledger.cached_rows({Blocks{0, 1, 5}, 3}), 2);
-  EXPECT_EQ(read(ledger.finish(1, 4)), "1.0 1.1 2.6 ");
-}
-
 TEST_F(LedgerDraftBlocks, RefusesWhatCannotBe) {
   land(2, {5, 6, 7});
   expect_throw<RangeError>([&] { ledger.accept_blocks(2, 1, 5, Tokens{0, 3}); }, {"token 3"});
   expect_throw<ArgumentError>([&] { ledger.accept_blocks(2, 1, 5, Tokens{0}); }, {"names 1"});
+  expect_throw<ArgumentError>([&] { ledger.accept_blocks(2, 1, 4, Tokens{1}); },
+                              {"token 1 at place 0", "begin at token 1"});
   expect_throw<StateError>([&] { ledger.accept_blocks(1, 1, 5, Tokens{1}); }, {"step 1"});
   expect_throw<ArgumentError>(
       [&] {

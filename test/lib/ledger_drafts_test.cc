@@ -38,6 +38,19 @@ TEST_P(LedgerDrafts, ATokenThatWasNotToldHasNoRow) {
   EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 missing");
 }
 
+// The first token of a step, and those of a prompt, are known before it: they are no alternatives.
+TEST_P(LedgerDrafts, ATokenThatIsNoDraftStandsWhereItIs) {
+  compute(1, {0, 2});
+  ledger.accept(1, 1, 3);
+  compute(2, {2, 6});
+  expect_throw<ArgumentError>(
+      [&] {
+        ledger.accept(2, 1, 5, Tokens{1, 2}, 3);
+      },
+      {"step 2", "token 1 at place 0", "begin at token 1"});
+  EXPECT_NO_THROW(ledger.accept(2, 1, 5, Tokens{0, 2}, 3));
+}
+
 TEST_P(LedgerDrafts, ATokenThatStandsElsewhereIsFollowedByItsRow) {
   compute(1, {0, 2});
   ledger.accept(1, 1, 3);
@@ -87,11 +100,12 @@ TEST_P(LedgerDrafts, APathMayBeLongerThanWhatStandsOfIt) {
   EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.0 2.3 missing missing");
 }
 
-TEST_P(LedgerDrafts, AnyOrderOfTheScheduledTokensIsAPath) {
+TEST_P(LedgerDrafts, AnyOrderOfTheDraftsIsAPath) {
   compute(1, {0, 2});
+  ledger.accept(1, 1, 3);
   compute(2, {2, 6});
-  EXPECT_EQ(move_rows(reader, ledger.accept(2, 1, 7, Tokens{2, 3, 1, 0}, 3), kAtOnce), 4u);
-  EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.2 2.3 2.1 2.0");
+  EXPECT_EQ(move_rows(reader, ledger.accept(2, 1, 7, Tokens{0, 2, 3, 1}, 3), kAtOnce), 3u);
+  EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.0 2.2 2.3 2.1");
 }
 
 TEST_P(LedgerDrafts, StepsInFlightBeginWhereTheTreeReallyEnds) {

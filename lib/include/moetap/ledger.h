@@ -120,9 +120,10 @@ class MOETAP_API Ledger {
   // before the reader takes in the request's next step, which is computed over their old slots. A
   // row that was overwritten first is missing. `moved_as` is a step number of its own, as in
   // move(). All requests that are accepted in one round may share it; it is used up only if a row
-  // moves. ArgumentError if an accepted token is not given or given twice. RangeError if the step
-  // has no such token. StateError if the step is not in flight and a token moves, or if a token
-  // would move into a block where another request's rows were put as `moved_as`.
+  // moves. ArgumentError if an accepted token is not given or given twice, or if a token that is no
+  // draft would move. RangeError if the step has no such token. StateError if the step is not in
+  // flight and a token moves, or if a token would move into a block where another request's rows
+  // were put as `moved_as`.
   [[nodiscard]] MovePlan accept(Step step, std::uint64_t request, std::int64_t num_tokens,
                                 std::span<const std::int64_t> accepted, Step moved_as);
 
