@@ -86,33 +86,31 @@ class Worker {
                        *stream_);
   }
 
-  // A scheduler that is not there for a while is an error within the limit, and may come back.
   void publish(Shared& shared) {
     until_done(shared, [&] {
       const auto began = Clock::now();
-      try {
-        capturer_->publish(slots_.as<Slot>(), *stream_);
-      } catch (const TimeoutError& error) {
-        check_in_time(setup_, began, error.what());
-        note(shared, Clock::now() - began);
-        ++shared.timeouts;
-        throw;
-      }
+      capturer_->publish(slots_.as<Slot>(), *stream_);
       note(shared, Clock::now() - began);
     });
   }
 
-  // Again after an error that says that the scheduler is slow. False if told to stop first.
+  // A scheduler that is not there for a while is an error within the limit, and may come back:
+  // calls again after it. begin_step() has that error too, if the step before it was given up.
+  // False if told to stop first.
   template <class Call>
   bool until_done(Shared& shared, Call&& call) {
     while (!shared.stop) {
+      const auto began = Clock::now();
       try {
         call();
         for (const StepFailed& failed : capturer_->take_failures()) {
           if (!fails(failed.step())) wrong(setup_, failed.what());
         }
         return true;
-      } catch (const TimeoutError&) {
+      } catch (const TimeoutError& error) {
+        check_in_time(setup_, began, error.what());
+        note(shared, Clock::now() - began);
+        ++shared.timeouts;
       }
     }
     return false;
