@@ -62,15 +62,15 @@ class MOETAP_INTERNAL_API ChannelProducer {
   // The next free record's bytes, to be filled by the host or by a copy. While the ring is full it
   // waits (spins, then sleeps) up to endpoint.limit. Then TimeoutError with the ring's depth, the
   // oldest step in it, the consumer's pid and the lease that it waits for, if any. MismatchError if
-  // the consumer's counter is not valid. One thread.
+  // the consumer's counter is not valid, or the ring has lost its name. One thread.
   [[nodiscard]] std::span<std::byte> acquire();
 
   // Takes back the last acquired record, which will not be handed over. In acquire()'s thread,
   // before anything else is acquired or dropped.
   void give_back() noexcept;
 
-  // Whether acquire() would return at once. MismatchError as acquire().
-  bool has_room() const;
+  // Whether acquire() would return at once. MismatchError as acquire(), and in its thread.
+  bool has_room();
 
   // Tells the consumer that these steps are dropped. They come after all acquired records and
   // before any later one. They have no record, as there is no room. `total` and `given_up` count
@@ -103,7 +103,9 @@ class ChannelConsumer {
   bool took_over() const;
 
   // The oldest record not yet released, or null. Valid until release(). MismatchError for a
-  // descriptor or counter that our producer cannot have written; the ring is unusable then.
+  // descriptor or counter that our producer cannot have written; the ring is unusable then. Also
+  // if the ring has lost its name under a living producer, which is looked at every kLook while no
+  // record waits.
   struct Item {
     const Descriptor& descriptor;  // a checked copy: kinds and sizes are in range
     std::span<std::byte> bytes;

@@ -21,6 +21,9 @@ bool try_claim(int fd, Role role, const std::string& name);
 // an owner.
 bool try_claim_unnamed(int fd, Role role, const std::string& name);
 
+// Keeps the role from others, but as with pid 0: for an owner that is about to end.
+void unname_claim(int fd, Role role) noexcept;
+
 // The pid of the process that has the role. 0 if no process has it, this descriptor does, or the
 // claim is unnamed.
 pid_t claimant(int fd, Role role);

@@ -37,6 +37,10 @@ class FileLock {
   // listed there (another PID namespace, some overlay file systems).
   pid_t holder() const;
 
+ protected:
+  // From now on the lock of another file of this path. Not while it is held.
+  void use(int fd) { fd_ = fd; }
+
  private:
   bool take(int operation);
   bool poll(int operation, std::chrono::milliseconds limit);

@@ -31,9 +31,10 @@ class Segment {
   static Segment create(const std::string& name, std::size_t bytes, bool huge_pages = false);
 
   // As create(), but an existing segment of exactly `bytes` without an owner is kept as it is, and
-  // becomes the caller's. A segment that another program created is not removed at the end; with
-  // another size it is a MismatchError.
+  // becomes the caller's; is_adopted() says so. A segment that another program created is not
+  // removed at the end; with another size it is a MismatchError.
   static Segment create_or_adopt(const std::string& name, std::size_t bytes);
+  bool is_adopted() const { return adopted_; }
 
   // Maps a whole existing segment. SystemError(ENOENT) if there is none, or if its size is not set
   // yet. MismatchError for another user's segment, or another file type.
@@ -48,16 +49,22 @@ class Segment {
 
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;
-  ~Segment();  // the owner unlinks the name if it still refers to this segment
+  // The owner unlinks the name if it still refers to this segment. Before that it ceases to be
+  // known as its owner.
+  ~Segment();
 
   const std::string& name() const { return name_; }
   std::span<std::byte> bytes() const;
   // A descriptor for flock(2) on the segment's file, which is independent of the claim. A forked
   // child gets a different one.
   int descriptor() const { return fd_; }
-  bool is_owner() const;                                 // false in a forked child
-  bool owns_name() const;                                // and the name still refers to it
+  bool is_owner() const;  // false in a forked child
+  bool has_name() const;  // whether the name still refers to it
+  bool owns_name() const { return is_owner() && has_name(); }
   bool owner_alive() const { return owner_pid() != 0; }  // also true in the owner itself
+  // MismatchError if the name does not refer to it although its owner lives: somebody removed it,
+  // or put another file in its place. Takes two or three system calls and allocates nothing.
+  void require_name() const;
   // The pid of the living owner in its own PID namespace, for messages; 0 if there is none.
   pid_t owner_pid() const;
 
@@ -77,6 +84,7 @@ class Segment {
   pid_t owner_ = 0;        // this process if it is the owner, else 0; differs in a forked child
   pid_t peer_ = 0;
   bool unlinks_ = false;  // by the owner, at the end
+  bool adopted_ = false;
   int fd_ = -1;
   std::unique_ptr<boost::interprocess::mapped_region> region_;  // null: nothing is mapped
 };

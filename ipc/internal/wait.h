@@ -30,6 +30,24 @@ inline std::chrono::steady_clock::time_point deadline_after(std::chrono::millise
          std::clamp(limit, milliseconds(0), milliseconds(std::chrono::hours(24 * 365)));
 }
 
+// How often a wait, or a poll that finds nothing, looks at what costs system calls: whether the
+// other process lives, and whether shared memory still has its name.
+inline constexpr std::chrono::milliseconds kLook{20};
+
+// Says at most once every kLook that it is time for such a look.
+class NowAndThen {
+ public:
+  bool is_due() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_) return false;
+    next_ = now + kLook;
+    return true;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::time_point::min();
+};
+
 // How long a waiter spins before it sleeps. A cache line crosses cores in about 0.2 us; a futex
 // wake takes about 25 us. Spinning for about one wake costs at most twice the better choice.
 inline constexpr std::chrono::microseconds kSpin{25};

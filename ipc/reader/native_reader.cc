@@ -20,9 +20,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often a waiting reader checks whether the worker is alive.
-constexpr std::chrono::milliseconds kLook{20};
-
 class NativeReader : public SlotReadTransport {
  public:
   explicit NativeReader(const Endpoint& endpoint)
@@ -40,26 +37,22 @@ class NativeReader : public SlotReadTransport {
 
   const ModelShape& shape() const override { return shape_; }
   std::int64_t num_slots() const override { return buffer_.limits().num_slots; }
-  bool worker_alive() override { return segment_.owner_alive(); }
+  bool worker_alive() override {
+    segment_.require_name();
+    return segment_.owner_alive();
+  }
 
-  // The control block only says when to look; the buffer says what has arrived.
   Step poll() override {
-    const Step announced = control_->last_step.load(std::memory_order_acquire);
-    const Step written = buffer_.last_step();
-    if (announced > written || announced < last_step_) {
-      throw MismatchError(fmt::format(
-          "{} announces step {}, but its rows are of steps up to {}, and {} had come: its memory "
-          "was overwritten, restart both ends",
-          segment_.name(), announced, written, last_step_));
-    }
-    return last_step_ = announced;
+    const Step before = last_step_;
+    if (arrived() == before && look_.is_due()) segment_.require_name();
+    return last_step_;
   }
 
   void wait_for(Step step, Milliseconds limit) override {
-    const auto ready = [&] { return poll() >= step; };
+    const auto ready = [&] { return arrived() >= step; };
     const auto deadline = deadline_after(limit);
     while (!wait_until(control_->wake, std::min(deadline, Clock::now() + kLook), ready)) {
-      const bool alive = segment_.owner_alive();
+      const bool alive = worker_alive();
       if (ready()) break;  // its last step
       if (!alive || Clock::now() >= deadline) throw_timeout(step, limit, alive);
     }
@@ -70,7 +63,7 @@ class NativeReader : public SlotReadTransport {
             std::span<std::byte> rows, std::span<RowState> states) override {
     const std::size_t row_bytes = buffer_.limits().row_bytes;
     check_read(buffer_.limits(), slots, windows.size(), rows.size(), states.size());
-    check_arrived(windows, poll());
+    check_arrived(windows, arrived());
     const std::size_t most = rows_per_hold(row_bytes);
     for (std::size_t first = 0; first < slots.size(); first += most) {
       const std::size_t n = std::min(most, slots.size() - first);
@@ -78,6 +71,7 @@ class NativeReader : public SlotReadTransport {
       const TimedHold held(control_->lock_times.readers,
                            [this] { return lock_shared_within(lock_, limit_); });
       MOETAP_POINT("read locked");
+      segment_.require_name();
       buffer_.gather(slots.subspan(first, n),
                      windows.size() == 1 ? windows : windows.subspan(first, n),
                      rows.subspan(first * row_bytes, n * row_bytes), states.subspan(first, n));
@@ -92,6 +86,7 @@ class NativeReader : public SlotReadTransport {
       const std::size_t n = std::min(kMost, slots.size() - first);
       let_writer_go_first();
       const auto held = lock_shared_within(lock_, limit_);
+      segment_.require_name();
       buffer_.stamps(slots.subspan(first, n), written.subspan(first, n));
     }
   }
@@ -107,11 +102,25 @@ class NativeReader : public SlotReadTransport {
       const TimedHold held(control_->lock_times.readers,
                            [this] { return lock_within(lock_, limit_); });
       MOETAP_POINT("put locked");
+      segment_.require_name();
       buffer_.put_in(step, slots.subspan(first, n), rows.subspan(first * row_bytes, n * row_bytes));
     }
   }
 
  private:
+  // The control block only says when to look; the buffer says what has arrived.
+  Step arrived() {
+    const Step announced = control_->last_step.load(std::memory_order_acquire);
+    const Step written = buffer_.last_step();
+    if (announced > written || announced < last_step_) {
+      throw MismatchError(fmt::format(
+          "{} announces step {}, but its rows are of steps up to {}, and {} had come: its memory "
+          "was overwritten, restart both ends",
+          segment_.name(), announced, written, last_step_));
+    }
+    return last_step_ = announced;
+  }
+
   // flock is not fair: a reader that retakes the lock at once would keep out a polling writer.
   void let_writer_go_first() {
     if (control_->writer_waits.load(std::memory_order_relaxed) == 0) return;
@@ -130,12 +139,12 @@ class NativeReader : public SlotReadTransport {
     if (!alive) {
       throw TimeoutError(fmt::format(
           "step {} will not come: the worker of {}, process {}, has died; its last step was {}",
-          step, segment_.name(), worker_, poll()));
+          step, segment_.name(), worker_, last_step_));
     }
     throw TimeoutError(fmt::format(
         "step {} of {} did not come within {} ms; the worker, process {}, lives and its last step "
         "was {}: see what it waits for, or raise the limit",
-        step, segment_.name(), limit.count(), worker_, poll()));
+        step, segment_.name(), limit.count(), worker_, last_step_));
   }
 
   void throw_if_failed(Step step) {
@@ -170,6 +179,7 @@ class NativeReader : public SlotReadTransport {
   FileLock lock_;
   SlotBuffer buffer_;
   Step last_step_ = 0;  // that this reader has seen
+  NowAndThen look_;
   bool writer_gone_ = false;
 };
 

@@ -27,6 +27,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+[[noreturn]] void throw_other_size(const Segment& segment, const Endpoint& endpoint) {
+  throw MismatchError(fmt::format(
+      "{} has {} bytes, but {} slots of all {} hidden layers x top-{} as int32 "
+      "take {}: give both "
+      "ends the same model and number of slots (ModelShape::num_hidden_layers)",
+      segment.name(), segment.bytes().size(), endpoint.num_slots,
+      endpoint.shape.num_hidden_layers(), endpoint.shape.top_k(), wire_bytes(endpoint)));
+}
+
 std::optional<Segment> open_if_there(const std::string& name) {
   try {
     return Segment::open(name);
@@ -50,12 +59,7 @@ Segment attach_wire(const Endpoint& endpoint) {
     }
     const bool late = Clock::now() >= deadline;
     if (segment && (late || segment->owner_alive())) {
-      throw MismatchError(
-          fmt::format("{} has {} bytes, but {} slots of all {} hidden layers x top-{} as int32 "
-                      "take {}: give both "
-                      "ends the same model and number of slots (ModelShape::num_hidden_layers)",
-                      name, segment->bytes().size(), endpoint.num_slots,
-                      endpoint.shape.num_hidden_layers(), endpoint.shape.top_k(), bytes));
+      throw_other_size(*segment, endpoint);
     }
     if (late) {
       throw TimeoutError(
@@ -70,10 +74,8 @@ Segment attach_wire(const Endpoint& endpoint) {
 class WireReader : public SlotReadTransport {
  public:
   explicit WireReader(const Endpoint& endpoint)
-      : shape_(endpoint.shape),
+      : endpoint_(endpoint),
         rows_(endpoint.shape),
-        num_slots_(endpoint.num_slots),
-        limit_(endpoint.limit),
         segment_(attach_wire(endpoint)),
         lock_(endpoint),
         ids_(reinterpret_cast<WireId*>(segment_.bytes().data())),
@@ -81,8 +83,8 @@ class WireReader : public SlotReadTransport {
     MOETAP_POINT("attach locked");
   }
 
-  const ModelShape& shape() const override { return shape_; }
-  std::int64_t num_slots() const override { return num_slots_; }
+  const ModelShape& shape() const override { return endpoint_.shape; }
+  std::int64_t num_slots() const override { return endpoint_.num_slots; }
   Step poll() override { return 0; }
 
   void wait_for(Step step, Milliseconds) override {
@@ -94,34 +96,58 @@ class WireReader : public SlotReadTransport {
 
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override {
-    const std::size_t row_bytes = shape_.row_bytes();
-    check_read({num_slots_, row_bytes}, slots, windows.size(), rows.size(), states.size());
-    const std::size_t most = rows_per_hold(wire_row_bytes(shape_));
-    for (std::size_t first = 0; first < slots.size(); first += most) {
-      const auto held = lock_within(lock_, limit_);
+    const std::size_t row_bytes = endpoint_.shape.row_bytes();
+    check_read({endpoint_.num_slots, row_bytes}, slots, windows.size(), rows.size(), states.size());
+    const std::size_t most = rows_per_hold(wire_row_bytes(endpoint_.shape));
+    for (std::size_t first = 0; first < slots.size();) {
+      const auto held = lock_.hold(endpoint_.limit);
       MOETAP_POINT("read locked");
-      for (std::size_t i = first; i < std::min(first + most, slots.size()); ++i) {
+      if (attach_again()) first = 0;
+      const std::size_t end = std::min(first + most, slots.size());
+      for (std::size_t i = first; i < end; ++i) {
         states[i] = read_row(slots[i], rows.data() + i * row_bytes);
       }
+      if (lock_.is_current()) first = end;  // else a writer may have had the new file's lock
     }
   }
 
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
-    const std::size_t row_bytes = shape_.row_bytes();
+    const std::size_t row_bytes = endpoint_.shape.row_bytes();
     maker_.require("the reader of ", segment_.name(), ", which puts rows,");
-    check_put({num_slots_, row_bytes}, step, slots, rows.size());
-    const std::size_t most = rows_per_hold(wire_row_bytes(shape_));
-    for (std::size_t first = 0; first < slots.size(); first += most) {
-      const auto held = lock_within(lock_, limit_);
+    check_put({endpoint_.num_slots, row_bytes}, step, slots, rows.size());
+    const std::size_t most = rows_per_hold(wire_row_bytes(endpoint_.shape));
+    for (std::size_t first = 0; first < slots.size();) {
+      const auto held = lock_.hold(endpoint_.limit);
       MOETAP_POINT("put locked");
-      for (std::size_t i = first; i < std::min(first + most, slots.size()); ++i) {
+      if (attach_again()) first = 0;
+      const std::size_t end = std::min(first + most, slots.size());
+      for (std::size_t i = first; i < end; ++i) {
         write_row(slots[i], rows.subspan(i * row_bytes, row_bytes));
         MOETAP_POINT("put copied");
       }
+      first = end;
     }
   }
 
  private:
+  // Under the lock. True if the name refers to another buffer than it did: a worker that restarted,
+  // or whose buffer was removed, has made a new one, and nobody writes to the old one any more.
+  bool attach_again() {
+    if (segment_.has_name()) return false;
+    auto segment = open_if_there(segment_.name());
+    if (!segment) {
+      throw MismatchError(fmt::format(
+          "shared memory {} was removed while this reader was attached to it: its worker has "
+          "ended, or see what removes files in /dev/shm. A worker makes it again when it starts, "
+          "or in its next step; this reader then attaches to it",
+          segment_.name()));
+    }
+    if (segment->bytes().size() != wire_bytes(endpoint_)) throw_other_size(*segment, endpoint_);
+    segment_ = std::move(*segment);
+    ids_ = reinterpret_cast<WireId*>(segment_.bytes().data());
+    return true;
+  }
+
   WireId* at(Slot slot) { return ids_ + static_cast<std::size_t>(slot) * rows_.row_ids(); }
 
   void write_row(Slot stored, std::span<const std::byte> narrow) {
@@ -136,7 +162,7 @@ class WireReader : public SlotReadTransport {
   RowState read_row(Slot slot, std::byte* to) {
     private_copy<WireId>({at(slot), rows_.row_ids()}, row_);
     if (rows_.is_missing(row_)) {
-      std::memset(to, 0xFF, shape_.row_bytes());
+      std::memset(to, 0xFF, endpoint_.shape.row_bytes());
       return RowState::missing;
     }
     if (!rows_.get(row_, to) || rows_.repeats(row_)) throw_bad_id(slot);
@@ -144,19 +170,19 @@ class WireReader : public SlotReadTransport {
   }
 
   [[noreturn]] void throw_bad_id(Slot slot) const {
-    const auto top_k = static_cast<std::size_t>(shape_.top_k());
-    const auto is_bad = [this](WireId id) { return id < 0 || id >= shape_.num_experts(); };
-    for (const int layer : shape_.moe_layers()) {
+    const auto top_k = static_cast<std::size_t>(endpoint_.shape.top_k());
+    const auto is_bad = [this](WireId id) { return id < 0 || id >= endpoint_.shape.num_experts(); };
+    for (const int layer : endpoint_.shape.moe_layers()) {
       const auto ids = std::span(row_).subspan(static_cast<std::size_t>(layer) * top_k, top_k);
       if (const auto bad = std::ranges::find_if(ids, is_bad); bad != ids.end()) {
         throw RangeError(fmt::format(
             "{}, slot {}, layer {}: expert id {} is outside [0, {}); does the process at the other "
             "end run the same model, and capture logical ids?",
-            segment_.name(), slot, layer, *bad, shape_.num_experts()));
+            segment_.name(), slot, layer, *bad, endpoint_.shape.num_experts()));
       }
-      const int again = repeated_pick(ids.data(), shape_.top_k(),
-                                      static_cast<std::uint32_t>(shape_.num_experts()));
-      if (again < 0 || shape_.repeats_experts()) continue;
+      const int again = repeated_pick(ids.data(), endpoint_.shape.top_k(),
+                                      static_cast<std::uint32_t>(endpoint_.shape.num_experts()));
+      if (again < 0 || endpoint_.shape.repeats_experts()) continue;
       throw ArgumentError(fmt::format(
           "{}, slot {}, layer {}: expert {} is picked twice, as no top-k router does; if the "
           "model repeats experts on purpose, declare it with ModelShape::with_repeated_experts()",
@@ -165,10 +191,8 @@ class WireReader : public SlotReadTransport {
     throw MismatchError(fmt::format("{}, slot {}: ids of no expert", segment_.name(), slot));
   }
 
-  ModelShape shape_;
+  Endpoint endpoint_;
   WireRows rows_;
-  std::int64_t num_slots_;
-  Milliseconds limit_;
   Segment segment_;
   Maker maker_;
   WireLock lock_;

@@ -22,9 +22,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How soon a wait notices that the producer died.
-constexpr std::chrono::milliseconds kLivenessPoll{20};
-
 // Why dropped steps cannot come from our worker, or null.
 const char* fault_of(const DropRun& run) {
   if (run.first == 0 && run.last == 0) return nullptr;
@@ -95,6 +92,7 @@ struct MOETAP_HIDDEN ChannelConsumer::State {
   Maker maker;
   std::uint64_t released = 0;  // own copy, which no other process can write
   bool took_over = false;
+  NowAndThen look;
   Descriptor descriptor;
   std::optional<Item> item;
 };
@@ -108,7 +106,10 @@ const ChannelConsumer::Item* ChannelConsumer::peek() {
   s.require_maker();
   if (s.item) return &*s.item;
   const std::uint64_t waiting = s.waiting();
-  if (waiting == 0) return nullptr;
+  if (waiting == 0) {
+    if (s.look.is_due()) s.segment.require_name();
+    return nullptr;
+  }
   if (waiting > s.ring.depth()) {
     throw MismatchError(fmt::format(
         "{} claims that {} records wait in it, it has {}: its memory was overwritten, restart both "
@@ -165,7 +166,7 @@ bool ChannelConsumer::wait(Milliseconds limit, const DropRun& known) {
     return run.last != 0 && run != known;
   };
   for (;;) {
-    const auto poll = std::min(deadline, Clock::now() + kLivenessPoll);
+    const auto poll = std::min(deadline, Clock::now() + kLook);
     if (wait_until(s.ring.control().published, poll, ready)) return true;
     // A producer may have published its last record just before it died.
     if (!producer_alive() || Clock::now() >= deadline) return ready();
@@ -174,7 +175,10 @@ bool ChannelConsumer::wait(Milliseconds limit, const DropRun& known) {
 
 bool ChannelConsumer::took_over() const { return state_->took_over; }
 
-bool ChannelConsumer::producer_alive() const { return state_->segment.owner_alive(); }
+bool ChannelConsumer::producer_alive() const {
+  state_->segment.require_name();
+  return state_->segment.owner_alive();
+}
 
 void ChannelConsumer::show_leases(std::size_t leases, std::string_view holder,
                                   Clock::time_point since) noexcept {

@@ -73,6 +73,7 @@ struct MOETAP_HIDDEN ChannelProducer::State {
   std::vector<DropRun> dropped_before;
   DropRun dropped;
   Step last_dropped = 0;
+  NowAndThen look;  // in acquire()'s thread
 };
 
 std::string ChannelProducer::State::describe_reader() const {
@@ -106,6 +107,7 @@ std::span<std::byte> ChannelProducer::memory() const { return state_->segment.by
 std::span<std::byte> ChannelProducer::acquire() {
   State& s = *state_;
   s.maker.require("the ChannelProducer of ", s.segment.name());
+  if (s.look.is_due()) s.segment.require_name();
   const auto has_room = [&s] {
     return MOETAP_OFF("H14 a full ring") || s.taken() < s.ring.depth();
   };
@@ -131,7 +133,11 @@ void ChannelProducer::give_back() noexcept {
   s.acquired.store(number, std::memory_order_release);
 }
 
-bool ChannelProducer::has_room() const { return state_->taken() < state_->ring.depth(); }
+bool ChannelProducer::has_room() {
+  if (state_->taken() < state_->ring.depth()) return true;
+  if (state_->look.is_due()) state_->segment.require_name();
+  return false;
+}
 
 void ChannelProducer::drop(const DropRun& steps) noexcept {
   State& s = *state_;

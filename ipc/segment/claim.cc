@@ -37,6 +37,14 @@ bool try_claim_unnamed(int fd, Role role, const std::string& name) {
   return try_claim_as(0, fd, role, name);
 }
 
+void unname_claim(int fd, Role role) noexcept {
+  auto range = range_of(role, getpid());
+  ++range.l_start;  // all but the first byte
+  --range.l_len;
+  range.l_type = F_UNLCK;
+  fcntl(fd, F_OFD_SETLK, &range);
+}
+
 pid_t claimant(int fd, Role role) {
   auto range = range_of(role, 0);
   if (fcntl(fd, F_OFD_GETLK, &range) != 0) {

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -27,10 +28,6 @@
 
 namespace moetap {
 namespace {
-
-bool same(const struct stat& a, const struct stat& b) {
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
 
 std::optional<struct stat> status_of(const std::string& name) {
   struct stat status {};
@@ -106,14 +103,17 @@ int open_at_once(const std::string& name) { return shm_open(name.c_str(), O_RDWR
 bool same_file(int a, int b) {
   struct stat of_a {};
   struct stat of_b {};
-  return fstat(a, &of_a) == 0 && fstat(b, &of_b) == 0 && same(of_a, of_b);
+  return fstat(a, &of_a) == 0 && fstat(b, &of_b) == 0 && same_file(of_a, of_b);
 }
 
 // Uses no descriptor: with none left, the name would always seem to refer to another file.
 bool leads_to(const std::string& name, int fd) {
   struct stat now {};
   struct stat own {};
-  return lstat(("/dev/shm" + name).c_str(), &now) == 0 && fstat(fd, &own) == 0 && same(now, own);
+  fmt::memory_buffer path;  // allocates nothing for names of up to 255 characters
+  fmt::format_to(std::back_inserter(path), "/dev/shm{}", name);
+  path.push_back('\0');
+  return lstat(path.data(), &now) == 0 && fstat(fd, &own) == 0 && same_file(now, own);
 }
 
 bool remove_name(const std::string& name) {

@@ -296,6 +296,7 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, boo
     }
     claim(fd, Role::owner, name, "owner", try_claim);
     segment.owner_ = getpid();
+    segment.adopted_ = found != 0;
     require_room(fd, name, bytes);
     if (huge_pages) {
       if (ftruncate(fd, static_cast<off_t>(bytes)) != 0)
@@ -363,6 +364,7 @@ Segment::Segment(Segment&& other) noexcept
       owner_(std::exchange(other.owner_, 0)),
       peer_(std::exchange(other.peer_, 0)),
       unlinks_(std::exchange(other.unlinks_, false)),
+      adopted_(other.adopted_),
       fd_(std::exchange(other.fd_, -1)),
       region_(std::move(other.region_)) {}
 
@@ -373,12 +375,15 @@ Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(owner_, moved.owner_);
   std::swap(peer_, moved.peer_);
   std::swap(unlinks_, moved.unlinks_);
+  std::swap(adopted_, moved.adopted_);
   std::swap(fd_, moved.fd_);
   std::swap(region_, moved.region_);
   return *this;
 }
 
 Segment::~Segment() {
+  // So that nobody takes the removal below for one under a living owner.
+  if (is_owner()) unname_claim(fd_, Role::owner);
   // Before the descriptor closes, which ends the claim: until then no other process can have
   // created a new segment of this name.
   if (unlinks_ && owns_name()) {
@@ -401,7 +406,19 @@ bool Segment::is_mine(pid_t role) const {
 
 bool Segment::is_owner() const { return is_mine(owner_); }
 
-bool Segment::owns_name() const { return is_owner() && leads_to(name_, fd_); }
+bool Segment::has_name() const { return leads_to(name_, fd_); }
+
+void Segment::require_name() const {
+  if (has_name()) return;
+  // Asked after the name: an owner that ends gives up its claim first.
+  const pid_t owner = owner_pid();
+  if (owner == 0) return;
+  throw MismatchError(fmt::format(
+      "shared memory {} was removed from /dev/shm, or another file put in its place, while its "
+      "owner, process {}, lives: see what removes files there (a clean-up script; RemoveIPC= in "
+      "logind.conf(5)), and restart both ends",
+      name_, owner));
+}
 
 pid_t Segment::owner_pid() const { return is_owner() ? owner_ : claimant(fd_, Role::owner); }
 

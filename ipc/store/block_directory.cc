@@ -154,7 +154,7 @@ bool BlockDirectory::lock(const std::string& name, const OpenFile& file, bool ex
   struct stat named {};
   return fstat(file.fd(), &ours) == 0 &&
          fstatat(directory_.fd(), name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-         ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
+         same_file(ours, named);
 }
 
 bool BlockDirectory::remove(const std::string& name, const OpenFile& file) const {

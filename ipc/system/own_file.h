@@ -1,4 +1,4 @@
-// Whose a file is.
+// Whose a file is, and which.
 #pragma once
 
 #include <sys/stat.h>
@@ -10,6 +10,10 @@ namespace moetap {
 // names.
 inline bool is_own_file(const struct stat& status) {
   return S_ISREG(status.st_mode) && status.st_uid == geteuid();
+}
+
+inline bool same_file(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 }  // namespace moetap

@@ -33,6 +33,7 @@ class NativeSink : public ShmSink {
   void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
     {
       const TimedHold held(control_->lock_times.writer, [this] { return hold(); });
+      segment_.require_name();
       buffer_.scatter(step, slots, rows);
       buffer_.set_last_step(step);
     }

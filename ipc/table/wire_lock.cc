@@ -84,4 +84,21 @@ fs::path wire_lock_path(const Endpoint& endpoint) {
 WireLock::WireLock(const fs::path& path)
     : GuardedDescriptor(open_lock_file(path)), FileLock(get(), path) {}
 
+bool WireLock::is_current() const {
+  struct stat ours {};
+  struct stat named {};
+  return lstat(path().c_str(), &named) == 0 && fstat(get(), &ours) == 0 && same_file(ours, named);
+}
+
+std::unique_lock<FileLock> WireLock::hold(Milliseconds limit) {
+  for (;;) {
+    if (!is_current()) {
+      GuardedDescriptor::operator=(open_lock_file(path()));
+      use(get());
+    }
+    auto held = lock_within(*this, limit);
+    if (is_current()) return held;  // else it was replaced while this waited
+  }
+}
+
 }  // namespace moetap

@@ -15,6 +15,9 @@ namespace moetap {
 std::filesystem::path wire_lock_path(const Endpoint& endpoint);
 
 // One thread at a time per object. Each access is exclusive, as vLLM's are.
+//
+// A lock file that somebody removes, or replaces, excludes nobody who opens its path from then on.
+// So each access is under the lock of the file that the path refers to now.
 class WireLock : GuardedDescriptor, public FileLock {
  public:
   // Opens the file, or creates it with mode 0600; does not follow symbolic links. SystemError.
@@ -23,6 +26,12 @@ class WireLock : GuardedDescriptor, public FileLock {
   explicit WireLock(const std::filesystem::path& path);
   WireLock(const WireLock&) = delete;
   WireLock& operator=(const WireLock&) = delete;
+
+  // Takes the lock of the path's file, which is made again if it was removed. TimeoutError as
+  // lock_within(), errors of opening it as above.
+  std::unique_lock<FileLock> hold(Milliseconds limit);
+  // Whether what is held excludes others: false once the file was removed or replaced.
+  bool is_current() const;
 };
 
 }  // namespace moetap

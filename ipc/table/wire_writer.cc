@@ -16,12 +16,19 @@ namespace moetap {
 namespace {
 
 // Either end may create the buffer, and a vLLM process makes no claim. So under the lock a buffer
-// of the right size is kept, whichever process created it; otherwise it is created anew.
+// of the right size is kept, whichever process created it; otherwise it is created anew. Rows that
+// somebody left in it are erased, as a vLLM worker does: nobody knows of which tokens they are.
+Segment create_or_adopt(const std::string& name, std::size_t bytes) {
+  Segment segment = Segment::create_or_adopt(name, bytes);
+  if (segment.is_adopted()) std::ranges::fill(segment.bytes(), std::byte{0});
+  return segment;
+}
+
 Segment create_or_attach(const Endpoint& endpoint, WireLock& lock) {
   MOETAP_POINT("create lock file");
-  const auto held = lock_within(lock, endpoint.limit);
+  const auto held = lock.hold(endpoint.limit);
   MOETAP_POINT("create locked");
-  return Segment::create_or_adopt(buffer_name(endpoint), wire_bytes(endpoint));
+  return create_or_adopt(buffer_name(endpoint), wire_bytes(endpoint));
 }
 
 class WireSink : public ShmSink {
@@ -63,9 +70,18 @@ class WireSink : public ShmSink {
 
  private:
   std::unique_lock<FileLock> hold() {
-    auto held = lock_within(lock_, limit_);
+    auto held = lock_.hold(limit_);
     MOETAP_POINT("publish locked");
+    make_again_if_gone();
     return held;
+  }
+
+  // The buffer has no owner that a vLLM process knows, and Python removes what one of its processes
+  // had open. Readers attach to the new one.
+  void make_again_if_gone() {
+    if (segment_.has_name()) return;
+    segment_ = create_or_adopt(segment_.name(), segment_.bytes().size());
+    ids_ = reinterpret_cast<WireId*>(segment_.bytes().data());
   }
 
   void write(std::span<const Slot> slots, std::span<const std::byte> rows) {

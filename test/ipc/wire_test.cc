@@ -249,13 +249,13 @@ TEST_F(WireTest, H33ABufferOfMoeLayersOnlyIsRefused) {
   EXPECT_THROW(ShmWriter{other}, MismatchError);
 }
 
-TEST_F(WireTest, AWriterAttachesToTheBufferThatPythonMade) {
+TEST_F(WireTest, AWriterAttachesToTheBufferThatPythonMadeAndErasesItsRows) {
   PythonPeer python(endpoint);
   python.set_row(4, ids_of(9, 4));
   ShmWriter writer(endpoint);
   publish(writer, 1, {5});
   EXPECT_EQ(python.row(5), ids_of(1, 5));
-  EXPECT_EQ(python.row(4), ids_of(9, 4));
+  EXPECT_EQ(python.row(4), std::vector<int>(6, 0));
 }
 
 TEST_F(WireTest, PythonAttachesToTheBufferThatWeMadeAndItsRowsReachOurReader) {

@@ -106,11 +106,14 @@ class MOETAP_API RequestReadTransport : public ReadTransport {
 // MismatchError with both values if the worker's shape or sizes differ.
 
 // Gathers rows from the worker's buffer under the file lock, in bounded pieces. TimeoutError if the
-// lock is not free within endpoint.limit; `rows` and `states` are unspecified then.
+// lock is not free within endpoint.limit; `rows` and `states` are unspecified then. MismatchError
+// if the buffer's file was removed or replaced while its worker lives.
 //
 // In the wire layout, rows are `unverified` (with their bytes), or `missing` if all their ids are
 // -1. Any other id that the model does not have is a RangeError. wait_for() is a StateError, as
-// that layout has no step numbers.
+// that layout has no step numbers. A lock file that was removed is made again. If the buffer was
+// replaced (its worker restarted), the reader attaches to the new one. If it was only removed,
+// calls are a MismatchError until a worker makes it again.
 [[nodiscard]] MOETAP_API std::unique_ptr<SlotReadTransport> make_shm_reader(
     const Endpoint& endpoint);
 

@@ -1,0 +1,84 @@
+// What is removed at the very moment when another process looks (H38).
+#include <moetap/error.h>
+#include <moetap/read_transport.h>
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "ipc/internal/channel.h"
+#include "ipc/internal/shm_writer.h"
+#include "ipc/table/wire_lock.h"
+#include "test/injection/injection.h"
+#include "test/ipc/shm_test.h"
+
+namespace moetap {
+namespace {
+
+using test::rows_of;
+using test::state_of;
+using Slots = std::vector<Slot>;
+
+class RemovedMeanwhile : public test::ShmTest {
+ protected:
+  ~RemovedMeanwhile() override { injection::on_point({}); }
+
+  // Calls look() where the owner that ends has removed its name, but has not yet ended.
+  template <class Owner, class Look>
+  static int look_at_the_end(std::optional<Owner>& owner, Look&& look) {
+    int looked = 0;
+    injection::on_point([&](std::string_view point) {
+      if (point != "close unlinked") return;
+      ++looked;
+      look();
+    });
+    owner.reset();
+    injection::on_point({});
+    return looked;
+  }
+};
+
+TEST_F(RemovedMeanwhile, H38AWorkerThatEndsIsNotTakenForOneWhoseMemoryWasRemoved) {
+  std::optional<ShmWriter> writer(std::in_place, endpoint);
+  writer->publish(1, Slots{1}, rows_of(endpoint.shape, 1, Slots{1}));
+  const auto reader = make_shm_reader(endpoint);
+  EXPECT_EQ(look_at_the_end(writer,
+                            [&] {
+                              EXPECT_FALSE(reader->worker_alive());
+                              EXPECT_EQ(reader->poll(), 1u);
+                              EXPECT_EQ(state_of(*reader, 1), RowState::present);
+                            }),
+            1);
+}
+
+TEST_F(RemovedMeanwhile, H38AWorkerThatEndsIsNotTakenForOneWhoseRingWasRemoved) {
+  std::optional<ChannelProducer> producer(std::in_place, endpoint);
+  const auto reader = make_device_reader(endpoint);
+  EXPECT_EQ(look_at_the_end(producer,
+                            [&] {
+                              EXPECT_FALSE(reader->worker_alive());
+                              EXPECT_EQ(reader->poll(), 0u);
+                            }),
+            1);
+}
+
+// A writer then has the lock of the new file while the reader has that of the old one.
+TEST_F(RemovedMeanwhile, H38RowsThatWereReadUnderALockFileThatIsGoneAreReadAgain) {
+  endpoint.layout = ShmLayout::wire;
+  ShmWriter writer(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  int locked = 0;
+  injection::on_point([&](std::string_view point) {
+    if (point == "read locked" && locked++ == 0) std::filesystem::remove(wire_lock_path(endpoint));
+  });
+  EXPECT_EQ(state_of(*reader, 1), RowState::missing);
+  EXPECT_EQ(locked, 2);
+  EXPECT_TRUE(std::filesystem::exists(wire_lock_path(endpoint)));
+}
+
+}  // namespace
+}  // namespace moetap
