@@ -57,19 +57,29 @@ constexpr std::string_view kNoSchedules[] = {"architectures",
                                              "moe_layer_feed_fake_token",
                                              "moe_layer_recompute",
                                              "moe_token_dispatcher_type",
+                                             "prefix_dense_intermediate_size",  // Cohere
+                                             "prefix_dense_sliding_window_pattern",
                                              "moe_router_load_balancing_type",
                                              "router_type",
                                              "zero_expert_type"};
 // Parts of names that are not about layers: a number type, a normalization.
 constexpr std::string_view kNoWords[] = {"dtype", "layernorm", "layer_norm"};
 constexpr std::string_view kMlps[] = {"moe", "dense", "mlp", "expert"};
-constexpr std::string_view kWhich[] = {"layer", "idx",     "freq",     "type",      "every",
-                                       "skip",  "step",    "interval", "period",    "first",
-                                       "start", "pattern", "layout",   "num_dense", "n_dense"};
+constexpr std::string_view kWhich[] = {
+    "layer",    "idx",    "freq",   "type",    "every",    "skip",      "step",
+    "interval", "period", "first",  "start",   "layout",   "num_dense", "n_dense",
+    "pattern",  "prefix", "suffix", "last",    "until",    "indices",   "_ids",
+    "_nth",     "stride", "offset", "replace", "alternat", "interleav"};
+// Parts of names of routers and MLPs that are also about other things: activations, sizes, losses.
+// With these, fewer words say which layers are meant.
+constexpr std::string_view kRouters[] = {"rout", "gate", "gating", "sparse", "ffn", "feed_forward"};
+constexpr std::string_view kWhichLayers[] = {"layer",  "idx",    "indices", "_ids",
+                                             "freq",   "every",  "period",  "prefix",
+                                             "suffix", "layout", "_nth",    "interval"};
 // Parts of names of layer lists that do not contain the word "layer".
-constexpr std::string_view kListed[] = {"moe", "dense", "mlp", "expert", "ffn", "sparse"};
-// Sparse attention has such lists too (MiniMax M3).
-constexpr std::string_view kAttentionParts[] = {"attn", "attention", "index"};
+constexpr std::string_view kListed[] = {"moe", "dense", "mlp", "expert", "ffn", "sparse", "rout"};
+// Sparse attention has such lists too (MiniMax M3), and gates.
+constexpr std::string_view kAttentionParts[] = {"attn", "attention", "index", "gated_"};
 
 // Not the names of modules ("model.layers.0.mlp", "*experts").
 bool looks_like_schedule(const std::string& name, std::string_view key) {
@@ -80,7 +90,9 @@ bool looks_like_schedule(const std::string& name, std::string_view key) {
       words.erase(at, word.size());
     }
   }
-  return has_one_of(words, kMlps) && has_one_of(words, kWhich);
+  if (has_one_of(words, kMlps) && has_one_of(words, kWhich)) return true;
+  return has_one_of(words, kRouters) && has_one_of(words, kWhichLayers) &&
+         !has_one_of(words, kAttentionParts);
 }
 
 // A list of words, one of which means a router, or could mean one if there is a word per layer.
