@@ -4,8 +4,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <ostream>
+#include <regex>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "test/injection/injection.h"
 #include "test/simulation/simulation.h"
@@ -85,6 +91,35 @@ TEST_P(Faults, AreFound) {
     return;
   }
   FAIL() << "nothing is wrong in " << GetParam().seeds << " seeds without it";
+}
+
+std::string text_of(const std::filesystem::path& file) {
+  std::ifstream source(file);
+  return {std::istreambuf_iterator<char>(source), {}};
+}
+
+// A guard that nothing switches off has no proof that anything notices its removal.
+TEST(AllFaults, AreTheGuardsOfTheLibrary) {
+  const std::filesystem::path root = MOETAP_SOURCE_ROOT;
+  std::set<std::string> switched;
+  for (const Fault& fault : kFaults) switched.insert(fault.guard);
+  const auto add_all = [](const std::string& text, const char* call, std::set<std::string>& to) {
+    const std::regex guard(std::string(call) + "\\(\"(H[^\"]+)\"\\)");
+    for (std::sregex_iterator match(text.begin(), text.end(), guard), end; match != end; ++match) {
+      to.insert((*match)[1]);
+    }
+  };
+  add_all(text_of(root / "test/ipc/guards_off_test.cc"), "SwitchedOff off", switched);
+  std::set<std::string> guards;
+  for (const char* folder : {"lib", "ipc", "gpu"}) {
+    for (const auto& file : std::filesystem::recursive_directory_iterator(root / folder)) {
+      if (!file.is_regular_file() || file.path().filename() == "injection.h") continue;
+      add_all(text_of(file.path()), "_OFF", guards);
+    }
+  }
+  std::vector<std::string> only_one_has;
+  std::ranges::set_symmetric_difference(guards, switched, std::back_inserter(only_one_has));
+  EXPECT_EQ(only_one_has, std::vector<std::string>{});
 }
 
 std::string fault_name(const testing::TestParamInfo<Fault>& info) {
