@@ -14,8 +14,8 @@ namespace moetap::test {
 class CountingDevice final : public Device {
  public:
   struct Queued {
-    std::vector<std::size_t> copies;  // bytes of each
-    std::vector<std::string> kernels;
+    std::vector<std::size_t> copies{};  // bytes of each
+    std::vector<std::string> kernels{};
     int others = 0;  // fills, graphs, events, callbacks
     bool operator==(const Queued&) const = default;
   };

@@ -167,7 +167,9 @@ class RequestCacheTrees : public RequestCacheTest {
   void expect_missing(std::int64_t position) {
     const RequestCache::Rows rows = cache.rows(1);
     const auto index = static_cast<std::size_t>(position - rows.position);
-    if (index < rows.states.size()) EXPECT_EQ(rows.states[index], RowState::missing) << position;
+    if (index < rows.states.size()) {
+      EXPECT_EQ(rows.states[index], RowState::missing) << position;
+    }
   }
 };
 

@@ -58,7 +58,9 @@ TEST_F(ForkedTest, AChildPublishesAndFailsNoStepOfItsParentsWriter) {
     });
     EXPECT_EQ(child.join(), 0);
     EXPECT_EQ(read(*reader, slots).rows, rows(1));
-    if (layout == ShmLayout::native) EXPECT_EQ(reader->poll(), 1u);
+    if (layout == ShmLayout::native) {
+      EXPECT_EQ(reader->poll(), 1u);
+    }
     writer.publish(2, slots, rows(2));
     EXPECT_EQ(read(*reader, slots).rows, rows(2));
   }

@@ -118,7 +118,9 @@ TEST_F(SegmentRaces, H23NobodyRemovesASegmentThatTookALeftoversName) {
   const std::string ours = "/moetap_" + endpoint.instance + "_0";
   const bool alone = test::can_mount_shared_memory();
   ChildProcess all([&] {
-    if (alone) ASSERT_TRUE(test::mount_own_shared_memory("size=16m"));
+    if (alone) {
+      ASSERT_TRUE(test::mount_own_shared_memory("size=16m"));
+    }
     ChildProcess other([&] {
       for (;; ++count) {
         close(shm_open(ours.c_str(), O_CREAT | O_RDWR, 0600));
