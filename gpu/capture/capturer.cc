@@ -46,9 +46,11 @@ void check_requests(const StepInfo& step) {
   std::int64_t left = step.num_tokens;
   for (const RequestSpan& span : step.requests) {
     if (span.position < 0 || span.count < 1 || span.count > left) {
-      throw ArgumentError(fmt::format(
-          "request {} has {} tokens from position {}, where {} of the step's {} tokens are left",
-          span.request, span.count, span.position, left, step.num_tokens));
+      throw ArgumentError(
+          fmt::format("request {} has {} tokens from position {}; the position must be 0 or more, "
+                      "and the tokens "
+                      "1 to {}, since so many of the step's {} are left",
+                      span.request, span.count, span.position, left, step.num_tokens));
     }
     if (span.num_drafts < 0 || span.num_drafts >= span.count) {
       throw ArgumentError(

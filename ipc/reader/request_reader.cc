@@ -174,8 +174,7 @@ void RingRequestReader::require_sizes(TokenRange range, std::size_t rows,
                                       std::size_t states) const {
   if (range.start < 0 || range.end < range.start) {
     throw ArgumentError(
-        fmt::format("positions [{}, {}): the start must be 0 or more and not behind the end",
-                    range.start, range.end));
+        fmt::format("positions [{}, {}); allowed are 0 <= start <= end", range.start, range.end));
   }
   const auto count = static_cast<std::size_t>(range.size());
   if (states != count || rows != count * shape().row_bytes()) {

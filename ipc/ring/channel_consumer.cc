@@ -16,6 +16,7 @@
 #include "ipc/system/private_copy.h"
 #include "lib/internal/export.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/text.h"
 
 namespace moetap {
 namespace {
@@ -150,9 +151,10 @@ DropRun ChannelConsumer::dropped() const {
   if (!noted || noted->after != s.released || s.waiting() != 0) return {};
   if (const char* bad = fault_of(noted->run); bad != nullptr) {
     throw MismatchError(
-        fmt::format("{} says that steps {} to {} were dropped, {} in all, but {}: its memory was "
+        fmt::format("{} says that {} had to be dropped, {} steps in all, but {}: its memory was "
                     "overwritten, restart both ends",
-                    s.segment.name(), noted->run.first, noted->run.last, noted->run.total, bad));
+                    s.segment.name(), detail::step_range(noted->run.first, noted->run.last),
+                    noted->run.total, bad));
   }
   return noted->run;
 }

@@ -8,6 +8,8 @@
 #include <iterator>
 #include <utility>
 
+#include "lib/internal/text.h"
+
 namespace moetap {
 
 void StepOutcomes::require_next(Step step, const std::string& channel) const {
@@ -33,10 +35,10 @@ void StepOutcomes::dropped(const DropRun& run, const std::string& channel) {
   if (run.last == 0) return;
   const bool goes_on = !runs_.empty() && run.first == runs_.back().first;
   if (goes_on ? run.last < last_ : run.first <= last_) {
-    throw MismatchError(fmt::format(
-        "{} says that steps {} to {} were dropped, after step {}, but steps only go up: "
-        "its memory was overwritten, restart both ends",
-        channel, run.first, run.last, last_));
+    throw MismatchError(
+        fmt::format("{} says that {} had to be dropped, after step {}, but steps only go up: "
+                    "its memory was overwritten, restart both ends",
+                    channel, detail::step_range(run.first, run.last), last_));
   }
   if (goes_on) {
     runs_.back() = run;
@@ -59,7 +61,11 @@ std::string StepOutcomes::why_dropped(const DropRun& run, const DropRun& before)
   const std::uint64_t given_up = run.given_up - before.given_up;
   if (given_up == 0) return std::string(kFull);
   if (given_up == run.total - before.total) return std::string(kGaveUp);
-  return fmt::format("{}, or {}", kGaveUp, kFull);
+  return fmt::format(
+      "of the {} that it dropped one after the other it gave up {}, as when a forward pass threw; "
+      "for "
+      "the others {}",
+      run.total - before.total, given_up, kFull);
 }
 
 void StepOutcomes::require_success(Step step) const {
@@ -76,8 +82,12 @@ void StepOutcomes::require_success(Step step) const {
   const auto run = std::prev(after);
   if (step > run->last) return;
   const DropRun& before = run == runs_.begin() ? before_runs_ : *std::prev(run);
-  throw StepFailed(step, fmt::format("the worker dropped it (steps {} to {}): {}", run->first,
-                                     run->last, why_dropped(*run, before)));
+  const std::string others =
+      run->first == run->last
+          ? std::string()
+          : fmt::format(", among {}", detail::step_range(run->first, run->last));
+  throw StepFailed(step,
+                   fmt::format("the worker dropped it{}: {}", others, why_dropped(*run, before)));
 }
 
 }  // namespace moetap

@@ -35,15 +35,16 @@ std::int64_t load_blocks(BlockStore& store, std::span<const BlockKey> keys, Ledg
   check_store(store, ledger, reader);
   const auto size = static_cast<std::size_t>(ledger.block_size());
   if (position % ledger.block_size() != 0) {
-    throw ArgumentError(fmt::format("blocks of {} that are loaded from position {} on",
-                                    ledger.block_size(), position));
+    throw ArgumentError(fmt::format(
+        "blocks of {} that are loaded from position {} on; it must be a multiple of the block size",
+        ledger.block_size(), position));
   }
   const std::int64_t room =
       std::numeric_limits<std::int64_t>::max() - std::max<std::int64_t>(position, 0);
   if (keys.size() > static_cast<std::size_t>(room / ledger.block_size())) {
     throw RangeError(
-        fmt::format("{} blocks of {} that are loaded from position {} on, which no "
-                    "sequence has",
+        fmt::format("{} blocks of {} that are loaded from position {} on; a sequence has positions "
+                    "below 2^63",
                     keys.size(), ledger.block_size(), position));
   }
   const std::int64_t tokens = static_cast<std::int64_t>(keys.size()) * ledger.block_size();

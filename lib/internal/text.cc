@@ -1,5 +1,7 @@
 #include "lib/internal/text.h"
 
+#include <fmt/format.h>
+
 #include <cstddef>
 
 namespace moetap::detail {
@@ -24,6 +26,11 @@ std::string join(std::span<const std::string_view> words) {
     text += word;
   }
   return text;
+}
+
+std::string step_range(Step first, Step last) {
+  if (first == last) return fmt::format("step {}", first);
+  return fmt::format("steps {} to {}", first, last);
 }
 
 }  // namespace moetap::detail

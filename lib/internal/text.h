@@ -1,5 +1,7 @@
-// Lists in messages.
+// Lists and ranges in messages.
 #pragma once
+
+#include <moetap/types.h>
 
 #include <span>
 #include <string>
@@ -11,6 +13,9 @@ namespace moetap::detail {
 
 // Ascending numbers with runs joined: "3, 5-9".
 MOETAP_INTERNAL_API std::string join_ranges(std::span<const int> numbers);
+
+// "step 3", or "steps 3 to 5".
+MOETAP_INTERNAL_API std::string step_range(Step first, Step last);
 
 // "a, b, c".
 std::string join(std::span<const std::string_view> words);

@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "lib/internal/expert_ids.h"
@@ -43,8 +45,11 @@ ArrayLayers layers_of(const detail::NpyHeader& header, std::size_t bytes, const 
   const std::size_t row = static_cast<std::size_t>(layers * top_k) * bytes;
   if (tokens < 0 || header.data.size() % row != 0 ||
       header.data.size() / row != static_cast<std::size_t>(tokens)) {
-    throw ArgumentError(fmt::format("an array of {} tokens of {} bytes in {} bytes of data", tokens,
-                                    row, header.data.size()));
+    throw ArgumentError(
+        fmt::format("a .npy file whose header says {} tokens of {} bytes, but {} bytes follow it, "
+                    "which are {} tokens{}: it is cut off or damaged",
+                    tokens, row, header.data.size(), header.data.size() / row,
+                    header.data.size() % row == 0 ? "" : " and a part of one"));
   }
   return {.all_hidden = all, .dense_id = dense_id};
 }
@@ -175,7 +180,9 @@ Routes ids_from_npy(std::string_view file, const ModelShape& shape, std::int64_t
   const ArrayLayers layers = layers_of(header, id_bytes(*type), shape, dense_id);
   const std::int64_t tokens = header.shape[0];
   if (start < 0 || start > std::numeric_limits<std::int64_t>::max() - tokens) {
-    throw ArgumentError(fmt::format("{} rows from position {}", tokens, start));
+    throw ArgumentError(
+        fmt::format("{} rows from position {}; the position of the first row must be 0 to {}",
+                    tokens, start, std::numeric_limits<std::int64_t>::max() - tokens));
   }
   Routes routes(shape, {start, start + tokens});
   narrow(header.data, *type, layers, routes);
@@ -220,6 +227,22 @@ std::string shown_header(std::string_view dict) {
   return detail::shown(std::string(dict.substr(0, last == dict.npos ? 0 : last + 1)));
 }
 
+// One dimension of the shape. Sizes of arrays are computed from three of them.
+std::int64_t array_size(const char* digits) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  std::int64_t size = 0;
+  const char* const end = digits + std::strlen(digits);
+  const auto [last, error] = std::from_chars(digits, end, size);
+  if (error != std::errc() || last != end || size > kMost) {
+    throw ArgumentError(
+        fmt::format("a .npy header whose shape has {}; at most {} are possible: the file is "
+                    "damaged, or no array "
+                    "of (tokens, layers, top_k)",
+                    digits, kMost));
+  }
+  return size;
+}
+
 }  // namespace
 
 std::optional<IdType> detail::id_type_named(std::string_view npy_type) {
@@ -243,11 +266,13 @@ detail::NpyHeader detail::read_npy_header(std::string_view file) {
   }
   const std::string dict(file.substr(kPreamble, size));
   char type[4] = {};
-  long long shape[3] = {};
+  char sizes[3][41] = {};
   int end = 0;
-  std::sscanf(dict.c_str(),
-              "{'descr': '%3[^']', 'fortran_order': False, 'shape': (%18lld, %18lld, %18lld), }%n",
-              type, &shape[0], &shape[1], &shape[2], &end);
+  std::sscanf(
+      dict.c_str(),
+      "{'descr': '%3[^']', 'fortran_order': False, 'shape': (%40[-0-9], %40[-0-9], %40[-0-9]), "
+      "}%n",
+      type, sizes[0], sizes[1], sizes[2], &end);
   const auto* const known = std::ranges::find(kNpyTypes, std::string_view(type));
   if (end == 0 || known == std::end(kNpyTypes) || !is_padding(std::string_view(dict).substr(end))) {
     throw ArgumentError(fmt::format(
@@ -255,7 +280,9 @@ detail::NpyHeader detail::read_npy_header(std::string_view file) {
         "int32, int64 or float32 with the shape (tokens, layers, top_k)",
         shown_header(dict)));
   }
-  return {*known, {shape[0], shape[1], shape[2]}, file.substr(kPreamble + size)};
+  return {*known,
+          {array_size(sizes[0]), array_size(sizes[1]), array_size(sizes[2])},
+          file.substr(kPreamble + size)};
 }
 
 Routes from_npy(std::string_view file, const ModelShape& shape, std::int64_t start,

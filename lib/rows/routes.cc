@@ -15,10 +15,18 @@ namespace {
 
 constexpr std::byte kMissing{0xFF};
 
-TokenRange checked(TokenRange range) {
+TokenRange checked(TokenRange range, const ModelShape& shape) {
   if (range.start < 0 || range.end < range.start) {
     throw ArgumentError(
         fmt::format("positions [{}, {}); allowed are 0 <= start <= end", range.start, range.end));
+  }
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 46;  // more than any machine has
+  const std::int64_t most = kMostBytes / static_cast<std::int64_t>(shape.row_bytes());
+  if (range.size() > most) {
+    throw ArgumentError(fmt::format(
+        "positions [{}, {}) are {} rows of {} bytes; at most {} rows are possible: give the range "
+        "of one sequence",
+        range.start, range.end, range.size(), shape.row_bytes(), most));
   }
   return range;
 }
@@ -42,7 +50,7 @@ std::string describe(const Routes& routes, RowState state) {
 
 Routes::Routes(ModelShape shape, TokenRange range, Unset)
     : shape_(std::move(shape)),
-      range_(checked(range)),
+      range_(checked(range, shape_)),
       ids_(static_cast<std::size_t>(range.size()) * shape_.row_bytes()),
       states_(static_cast<std::size_t>(range.size()), RowState::missing) {}
 

@@ -7,6 +7,10 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <ranges>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/internal/json_text.h"
@@ -55,26 +59,41 @@ Json parse(std::string_view text) {
   return json;
 }
 
-[[noreturn]] void bad_member(const Json& json, const char* name) {
-  throw ArgumentError(fmt::format("routes whose \"{}\" is {}; see to_json()", name,
-                                  json.contains(name) ? detail::shown(json[name]) : "not there"));
+// `right`: what it must be.
+[[noreturn]] void bad_member(const Json& json, const char* name, const char* right) {
+  throw ArgumentError(fmt::format("routes whose \"{}\" is {}; it must be {}", name,
+                                  json.contains(name) ? detail::shown(json[name]) : "not there",
+                                  right));
+}
+
+// What is not understood could be what tells these rows from others. `path` of the object: "" or
+// "weights.".
+void require_known(const Json& object, std::string_view path,
+                   std::span<const std::string_view> known) {
+  for (const auto& [key, value] : object.items()) {
+    if (std::ranges::find(known, key) != known.end()) continue;
+    throw ArgumentError(fmt::format(
+        "routes with {}, which is {} and not understood; known are {}: put what is your own beside "
+        "the object, not into it",
+        detail::shown(std::string(path) + key), detail::shown(value), detail::join(known)));
+  }
 }
 
 std::int64_t integer(const Json& json, const char* name) {
   const auto found = json.find(name);
-  if (found == json.end() || !is_integer(*found)) bad_member(json, name);
+  if (found == json.end() || !is_integer(*found)) bad_member(json, name, "a whole number");
   return found->get<std::int64_t>();
 }
 
 std::string string(const Json& json, const char* name) {
   const auto found = json.find(name);
-  if (found == json.end() || !found->is_string()) bad_member(json, name);
+  if (found == json.end() || !found->is_string()) bad_member(json, name, "a string");
   return found->get<std::string>();
 }
 
 const Json& array(const Json& json, const char* name) {
   const auto found = json.find(name);
-  if (found == json.end() || !found->is_array()) bad_member(json, name);
+  if (found == json.end() || !found->is_array()) bad_member(json, name, "a list");
   return *found;
 }
 
@@ -86,7 +105,9 @@ std::string decoded(const Json& json) {
 // The number of layers alone does not distinguish one pipeline stage from another (H31).
 void require_same_model(const Json& json, const ModelShape& shape) {
   const Json& layers = array(json, "layers");
-  if (!std::ranges::all_of(layers, is_integer)) bad_member(json, "layers");
+  if (!std::ranges::all_of(layers, is_integer)) {
+    bad_member(json, "layers", "a list of whole numbers");
+  }
   if (layers != Json(shape.moe_layers())) {
     throw ArgumentError(fmt::format(
         "routes of MoE layers {} for rows of MoE layers {}: read them as the shape that they were "
@@ -110,7 +131,11 @@ Routes rows(const Json& json, const std::string& ids, const ModelShape& shape, s
                     "written with, shape.with_weights(), or write them without",
                     shape.to_string()));
   }
-  if (found == json.end() || !found->is_object()) bad_member(json, "weights");
+  if (found == json.end() || !found->is_object()) {
+    bad_member(json, "weights", "an object of \"dtype\" and \"npy\"");
+  }
+  constexpr std::string_view kMembers[] = {"dtype", "npy"};
+  require_known(*found, "weights.", kMembers);
   if (string(*found, "dtype") != type) {
     throw ArgumentError(fmt::format(
         "routes with {} weights for rows of {}: read them as the shape that they were written "
@@ -120,11 +145,13 @@ Routes rows(const Json& json, const std::string& ids, const ModelShape& shape, s
   return from_npy(ids, decoded(*found), shape, start);
 }
 
-RowState state_named(const Json& name) {
+RowState state_named(const Json& run) {
   const auto* found =
-      std::ranges::find(kNotPresent, name.get_ref<const std::string&>(), row_state_name);
+      std::ranges::find(kNotPresent, run[2].get_ref<const std::string&>(), row_state_name);
   if (found != std::end(kNotPresent)) return *found;
-  throw ArgumentError(fmt::format("routes with rows that are {}", detail::shown(name)));
+  throw ArgumentError(fmt::format(
+      "routes whose \"not_present\" has {}; a row there can be \"{}\"", detail::shown(run),
+      fmt::join(kNotPresent | std::views::transform(row_state_name), "\", \"")));
 }
 
 // Says why rows have no ids.
@@ -132,14 +159,18 @@ void note_reasons(const Json& runs, Routes& routes) {
   for (const Json& run : runs) {
     if (!run.is_array() || run.size() != 3 || !is_integer(run[0]) || !is_integer(run[1]) ||
         !run[2].is_string()) {
-      throw ArgumentError(fmt::format("routes with \"not_present\": {}", detail::shown(run)));
+      throw ArgumentError(fmt::format(
+          "routes whose \"not_present\" has {}; it must be a list of [start, end, state]",
+          detail::shown(run)));
     }
-    const RowState state = state_named(run[2]);
+    const RowState state = state_named(run);
     const TokenRange rows{run[0].get<std::int64_t>(), run[1].get<std::int64_t>()};
     const TokenRange all = routes.range();
     if (rows.start < all.start || rows.end > all.end || rows.start > rows.end) {
-      throw ArgumentError(fmt::format("routes of [{}, {}) with \"not_present\": [{}, {})",
-                                      all.start, all.end, rows.start, rows.end));
+      throw ArgumentError(
+          fmt::format("routes of [{}, {}) whose \"not_present\" has [{}, {}); it must lie within "
+                      "them, and not end before it starts",
+                      all.start, all.end, rows.start, rows.end));
     }
     for (std::int64_t p = rows.start; p < rows.end; ++p) {
       RowState& known = routes.states()[static_cast<std::size_t>(p - all.start)];
@@ -168,11 +199,16 @@ std::string to_json(const Routes& routes, IdType type) {
 
 Routes from_json(std::string_view text, const ModelShape& shape) {
   const Json json = parse(text);
+  constexpr std::string_view kMembers[] = {"start",       "end", "dtype",   "shape",      "layers",
+                                           "num_experts", "npy", "weights", "not_present"};
+  require_known(json, "", kMembers);
   const std::int64_t start = integer(json, "start");
   const std::int64_t end = integer(json, "end");
   const std::string dtype = string(json, "dtype");
   const Json& dimensions = array(json, "shape");
-  if (!std::ranges::all_of(dimensions, is_integer)) bad_member(json, "shape");
+  if (!std::ranges::all_of(dimensions, is_integer)) {
+    bad_member(json, "shape", "a list of whole numbers");
+  }
   require_same_model(json, shape);
   const std::string bytes = decoded(json);
 

@@ -15,9 +15,11 @@ void check_range(std::span<const BlockId> blocks, int block_size, TokenRange ran
   }
   const auto covered = static_cast<std::int64_t>(blocks.size()) * block_size;
   if (range.start < 0 || range.end < range.start || range.end > covered) {
-    throw RangeError(fmt::format(
-        "positions [{}, {}) of a sequence that owns {} blocks of {}, which hold [0, {})",
-        range.start, range.end, blocks.size(), block_size, covered));
+    throw RangeError(
+        fmt::format("positions [{}, {}) of a sequence that owns {} blocks of {}, which hold [0, "
+                    "{}): give all of "
+                    "its blocks, and positions within them",
+                    range.start, range.end, blocks.size(), block_size, covered));
   }
 }
 

@@ -112,7 +112,28 @@ TEST(RoutesJson, RefusesOtherText) {
   refuse("[4, 3, 2]", "[4, 2, 3]", {"[4,2,3]"});
   refuse("k05V", "k15V", {".npy"});
   refuse("k05V", "!05V", {"base64"});
-  refuse("\"npy\"", "\"npz\"", {"\"npy\"", "not there"});
+  refuse("\"dtype\": \"int16\", ", "", {"\"dtype\"", "not there", "a string"});
+}
+
+// It could be what tells these rows from others.
+TEST(RoutesJson, RefusesWhatIsNotUnderstood) {
+  const std::string good = to_json(sample_routes(kShape, {5, 9}), IdType::int16);
+  const auto refuse = [](const std::string& text, const ModelShape& shape,
+                         std::initializer_list<std::string_view> words) {
+    expect_throw<ArgumentError>([&] { from_json(text, shape); }, words);
+  };
+  for (const char* key : {"num_hidden_layers", "top_k", "model", "npz", "Start", ""}) {
+    const std::string member = "\"" + std::string(key) + "\": 7, \"end\"";
+    refuse(replaced(good, "\"end\"", member), kShape,
+           {"\"" + std::string(key) + "\"", "is 7", "not understood", "num_experts"});
+  }
+  refuse(replaced(good, "\"npy\"", "\"npz\""), kShape, {"\"npz\"", "not understood"});
+
+  const ModelShape weighed = kShape.with_weights(WeightType::float32);
+  const std::string weights = to_json(sample_routes(weighed, {5, 9}), IdType::int16);
+  EXPECT_NO_THROW(from_json(weights, weighed));
+  refuse(replaced(weights, "\"dtype\": \"float32\"", "\"dtype\": \"float32\", \"scale\": 2"),
+         weighed, {"\"weights.scale\"", "is 2", "not understood"});
 }
 
 TEST(RoutesJson, RefusesOtherLayersAndExperts) {  // H31
@@ -189,8 +210,9 @@ TEST(RoutesJson, RefusesAKeyThatComesTwice) {
       [&] { from_json(replaced(good, "{", "{\"x\": [{\"y\": {}, \"y\": 1}], "), kShape); },
       {"\"y\" twice"});
   // In two objects it comes once each.
-  EXPECT_NO_THROW(
-      from_json(replaced(good, "{", "{\"x\": [{\"start\": 1}, {\"start\": 1}], "), kShape));
+  expect_throw<ArgumentError>(
+      [&] { from_json(replaced(good, "{", "{\"x\": [{\"start\": 1}, {\"start\": 1}], "), kShape); },
+      {"\"x\"", "not understood"});
 }
 
 TEST(RoutesJson, SaysWhatIsWrongInFewWords) {
@@ -227,7 +249,8 @@ TEST(RoutesJson, RefusesReasonsThatDoNotFit) {
   refuse("[[6, 8, \"stale\"]]", {"[5, 7)", "[6, 8)"});
   refuse("[[4, 5, \"stale\"]]", {"[4, 5)"});
   refuse("[[7, 6, \"stale\"]]", {"[7, 6)"});
-  refuse("[[6, 7, \"present\"]]", {"\"present\""});
+  refuse("[[6, 7, \"present\"]]",
+         {"[6,7,\"present\"]", "\"missing\", \"stale\", \"clobbered\", \"unverified\""});
   refuse("[[6, 7]]", {"[6,7]"});
   refuse("[[6, 7, \"stale\", 1]]", {"[6,7,\"stale\",1]"});
   refuse("[[6, \"7\", \"stale\"]]", {"not_present"});
@@ -251,6 +274,17 @@ TEST(NpyReader, RefusesOtherFiles) {
   refuse(replaced(good, "(4, 3, 2)", "(3, 4, 2)"), {"(3, 4, 2)", "3 layers", "MoE layers 0-2"});
   refuse(replaced(good, "(4, 3, 2)", "(5, 3, 2)"), {"5 tokens"});
   refuse(replaced(good, "(4, 3, 2), } ", "(-4, 3, 2), }"), {"-4 tokens"});
+  const auto of_tokens = [&](const std::string& tokens) {  // in a header as long as before
+    const std::string shape = "(" + tokens + ", 3, 2), }";
+    const std::string_view before = "(4, 3, 2), }";
+    return replaced(good, std::string(before) + std::string(shape.size() - before.size(), ' '),
+                    shape);
+  };
+  for (const char* huge : {"1099511627777", "99999999999999999999", "9-9"}) {
+    refuse(of_tokens(huge), {huge, "at most 1099511627776"});
+  }
+  refuse(of_tokens("1099511627776"),
+         {"1099511627776 tokens of 12 bytes", "48 bytes follow", "which are 4 tokens", "cut off"});
   refuse(replaced(good, "), } ", "), }x"), {"(4, 3, 2), }x"});
   refuse(replaced(good, "), } ", std::string("), }\0", 5)), {"(4, 3, 2), }"});
   refuse(replaced(good, " \n", "  "), {"(4, 3, 2)"});

@@ -2,7 +2,10 @@
 #include <moetap/routes.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <limits>
+#include <string>
 #include <vector>
 
 #include "test/lib/sample_routes.h"
@@ -30,6 +33,18 @@ TEST(Routes, StartMissingInEveryByte) {
 TEST(Routes, RefuseARangeThatIsNone) {
   expect_throw<ArgumentError>([] { Routes(kNarrow, {-1, 3}); }, {"[-1, 3)"});
   expect_throw<ArgumentError>([] { Routes(kNarrow, {4, 3}); }, {"[4, 3)"});
+}
+
+// Its bytes would not even fit into a number.
+TEST(Routes, RefuseMoreRowsThanThereIsMemory) {
+  for (const std::int64_t end :
+       {std::int64_t{1} << 47, std::int64_t{1} << 61, std::numeric_limits<std::int64_t>::max()}) {
+    expect_throw<ArgumentError>(
+        [&] {
+          Routes(kNarrow, {0, end});
+        },
+        {"[0, " + std::to_string(end) + ")", "at most"});
+  }
 }
 
 TEST(Routes, AreReadByPosition) {

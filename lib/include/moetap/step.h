@@ -57,7 +57,9 @@ enum class RequestEnd : std::uint8_t {
 };
 
 // Steps that a worker closed without their rows, which are missing. Either the engine gave the step
-// up, or the ring was full and the worker is set not to wait for the scheduler (OnFull::drop).
+// up, or the ring was full and the worker is set not to wait for the scheduler (OnFull::drop). If
+// several ranks are read as one, the counts are sums over them: a step that two of them dropped
+// counts twice.
 struct DroppedSteps {
   std::uint64_t count = 0;
   Step last = 0;               // the last such step; 0: none
