@@ -1,0 +1,126 @@
+// What all parts of the Python package share: how values of the C++ library cross into Python and
+// back. Steps, slots, block ids and requests are plain ints there.
+#pragma once
+
+#include <moetap/types.h>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+
+namespace nb = nanobind;
+
+namespace moetap::python {
+
+// The number in a step, slot, block id or request.
+template <class T>
+constexpr auto number(T value) {
+  if constexpr (std::is_integral_v<T>) {
+    return value;
+  } else {
+    return value.value();
+  }
+}
+
+// The type that the library has for requests' ids.
+using RequestNumber = std::uint64_t;
+
+// A number as it was given. Looked at when it is needed: RangeError that names it if it does not
+// fit.
+template <class T>
+struct Given {
+  nb::handle given;
+  operator T() const;
+};
+using GivenStep = Given<Step>;
+using GivenBlock = Given<BlockId>;
+
+// "step", …: for messages. They are distinct types also where the library's are the same.
+struct GivenRequest {
+  nb::handle given;
+  operator RequestNumber() const;
+};
+
+// The same memory as other integers of 8 bytes: slots, block ids, steps.
+template <class To, class From>
+std::span<To> as_span_of(std::span<From> from) {
+  static_assert(sizeof(To) == sizeof(From) && std::is_trivially_copyable_v<To>);
+  return {reinterpret_cast<To*>(from.data()), from.size()};
+}
+
+// Seconds, as Python counts waits. Any number: ms() checks it.
+struct Seconds {
+  double seconds = 0;
+  // Rounded up to milliseconds. ArgumentError for a negative number, NaN, or more than 30 years.
+  Milliseconds ms() const;
+};
+// Of a wait; nullopt is a default.
+using Timeout = std::optional<Seconds>;
+constexpr double in_seconds(Milliseconds ms) { return static_cast<double>(ms.count()) / 1000; }
+
+// Positions [start, end): a range, or a pair.
+nb::object to_range(TokenRange range);
+
+}  // namespace moetap::python
+
+namespace nanobind::detail {
+
+template <>
+struct type_caster<moetap::python::Seconds> {
+  NB_TYPE_CASTER(moetap::python::Seconds, const_name("float"))
+  bool from_python(handle source, std::uint32_t, cleanup_list*) noexcept {
+    if (PyBool_Check(source.ptr())) return false;
+    const double seconds = PyFloat_AsDouble(source.ptr());
+    if (seconds == -1.0 && PyErr_Occurred()) {
+      PyErr_Clear();
+      return false;
+    }
+    value.seconds = seconds;
+    return true;
+  }
+  static handle from_cpp(moetap::python::Seconds seconds, rv_policy, cleanup_list*) noexcept {
+    return PyFloat_FromDouble(seconds.seconds);
+  }
+};
+
+template <class G>
+struct given_caster {
+  NB_TYPE_CASTER(G, const_name("int"))
+  bool from_python(handle source, std::uint32_t, cleanup_list*) noexcept {
+    value.given = source;
+    return !PyBool_Check(source.ptr()) && PyIndex_Check(source.ptr());
+  }
+  static handle from_cpp(const G& number, rv_policy, cleanup_list*) noexcept {
+    return handle(number.given).inc_ref();
+  }
+};
+template <>
+struct type_caster<moetap::python::GivenStep> : given_caster<moetap::python::GivenStep> {};
+template <>
+struct type_caster<moetap::python::GivenBlock> : given_caster<moetap::python::GivenBlock> {};
+template <>
+struct type_caster<moetap::python::GivenRequest> : given_caster<moetap::python::GivenRequest> {};
+
+template <>
+struct type_caster<moetap::TokenRange> {
+  NB_TYPE_CASTER(moetap::TokenRange, const_name("range | tuple[int, int]"))
+  bool from_python(handle source, std::uint32_t flags, cleanup_list* cleanup) noexcept;
+  static handle from_cpp(moetap::TokenRange range, rv_policy, cleanup_list*) noexcept {
+    return moetap::python::to_range(range).release();
+  }
+};
+
+}  // namespace nanobind::detail

@@ -1,0 +1,34 @@
+"""The example programs, as users run them."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples/python"
+
+
+@pytest.mark.parametrize("transport", ["device", "shm"])
+@pytest.mark.parametrize("scheduler", ["scheduler.py", "asyncio_scheduler.py"])
+def test_pairs(endpoint, scheduler, transport) -> None:
+    arguments = [transport, endpoint.instance]
+    with subprocess.Popen([sys.executable, EXAMPLES / "worker.py", *arguments], text=True,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:
+        try:
+            assert worker.stdout.readline().startswith("worker: <the Capturer of ")
+            done = subprocess.run([sys.executable, EXAMPLES / scheduler, *arguments], text=True,
+                                  capture_output=True, timeout=60)
+            out, errors = worker.communicate("\n", timeout=60)
+        finally:
+            worker.kill()
+    assert (done.returncode, done.stderr, worker.returncode, errors) == (0, "", 0, "")
+    assert "64 rows, all present" in done.stdout or "64 present" in done.stdout
+    assert "25 steps published" in out
+
+
+def test_types() -> None:
+    pytest.importorskip("mypy")
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir=/dev/null", *sorted(EXAMPLES.glob("*.py"))],
+                          capture_output=True, text=True, cwd=EXAMPLES, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
