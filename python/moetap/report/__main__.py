@@ -1,0 +1,5 @@
+import sys
+
+from moetap.report._command import main
+
+sys.exit(main())
