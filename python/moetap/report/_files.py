@@ -8,6 +8,7 @@ present, and X.weights.npy, which is not read here.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,12 @@ Ids = npt.NDArray[np.int64]
 ID_TYPES = ("|u1", "<u2", "<i2", "<i4", "<i8")
 STATES = ("present", "missing", "stale", "clobbered", "unverified")  # as in moetap.RowState
 MAX_LAYERS = 1024  # as of moetap.ModelShape
+_MAGIC = b"\x93NUMPY\x01\x00"
+_HEADER = re.compile(
+    r"\{'descr': '([<>|=]?\w{1,16})', 'fortran_order': (True|False), "
+    r"'shape': \(((?:[0-9]{1,18}(?:, ?|(?=\))))*)\), \} *\n",
+    re.ASCII,
+)
 _BLOCK_IDS = 1 << 18  # ids in memory at a time: 2 MiB as int64
 
 
@@ -87,9 +94,9 @@ def read_header(path: Path, request: str, states: Path | None = None) -> RouteFi
                 f"{shown(path)}: an array of {len(shape)} dimensions, {shape}; routes have 3: "
                 f"(rows, layers, top_k)"
             )
-        if dtype.str not in ID_TYPES:
+        if dtype not in ID_TYPES:
             raise ArgumentError(
-                f"{shown(path)}: an array of '{dtype.str}'; expert ids are one of "
+                f"{shown(path)}: an array of '{dtype}'; expert ids are one of "
                 f"{', '.join(ID_TYPES)}. Give the file of the ids, not the one of the weights"
             )
         rows, layers, top_k = shape
@@ -100,17 +107,17 @@ def read_header(path: Path, request: str, states: Path | None = None) -> RouteFi
             )
         data = file.tell()
         identity = _identity(file)
-        _require_size(path, identity[2] - data, rows * layers * top_k * dtype.itemsize)
+        _require_size(path, identity[2] - data, rows * layers * top_k * np.dtype(dtype).itemsize)
     of_rows = None if states is None else _read_states(states, rows)
-    return RouteFile(request, path, rows, layers, top_k, dtype, data, identity, of_rows)
+    return RouteFile(request, path, rows, layers, top_k, np.dtype(dtype), data, identity, of_rows)
 
 
 def _read_states(path: Path, rows: int) -> npt.NDArray[np.uint8]:
     with _open(path) as file:
         shape, dtype = _header(file, path)
-        if shape != (rows,) or dtype.str != "|u1":
+        if shape != (rows,) or dtype != "|u1":
             raise ArgumentError(
-                f"{shown(path)}: an array of '{dtype.str}' and shape {shape} beside {rows} rows; "
+                f"{shown(path)}: an array of '{dtype}' and shape {shape} beside {rows} rows; "
                 f"the states of the rows are '|u1' of shape ({rows},). Dump both files again"
             )
         _require_size(path, _identity(file)[2] - file.tell(), rows)
@@ -132,25 +139,31 @@ def _open(path: Path) -> BinaryIO:
     return open(path, "rb")
 
 
-def _header(file: BinaryIO, path: Path) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
-    try:
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"format {version[0]}.{version[1]}")
-        shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
-    except ValueError as error:
+def _header(file: BinaryIO, path: Path) -> tuple[tuple[int, ...], str]:
+    """The shape and the type's name, of an array in C order.
+
+    NumPy and moetap write these three keys in this order. NumPy's reader takes more than that, and
+    raises many kinds of errors for what is damaged.
+    """
+    head = file.read(10)
+    size = int.from_bytes(head[8:], "little")
+    text = file.read(size).decode("latin-1")
+    found = _HEADER.fullmatch(text)
+    if head[:8] != _MAGIC or len(head) < 10 or found is None:
         raise ArgumentError(
-            f"{shown(path)} does not begin as a .npy file of format 1.0 does ({shown(error)})"
-        ) from None
-    if fortran_order:
+            f"{shown(path)} does not begin as a .npy file of format 1.0 does: "
+            f"{shown(head + text[:200].encode('latin-1'))}. Write it with numpy.save()"
+        )
+    dtype, fortran_order, lengths = found.groups()
+    if fortran_order == "True":
         raise ArgumentError(
             f"{shown(path)}: an array in Fortran order; save numpy.ascontiguousarray() of it"
         )
-    if dtype.str.startswith(">"):
+    if dtype.startswith(">"):
         raise ArgumentError(
-            f"{shown(path)}: an array of '{dtype.str}', big-endian; save it as '<{dtype.str[1:]}'"
+            f"{shown(path)}: an array of '{dtype}', big-endian; save it as '<{dtype[1:]}'"
         )
-    return shape, dtype
+    return tuple(int(length) for length in lengths.replace(",", " ").split()), dtype
 
 
 def _require_size(path: Path, found: int, expected: int) -> None:

@@ -6,6 +6,7 @@ import re
 import resource
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -113,15 +114,14 @@ def npy(ids: Any) -> bytes:
     [
         (b"", r"does not begin as a .npy file"),
         (b"PK\x03\x04 and so on", r"does not begin as a .npy file"),
-        (b"\x93NUMPY\x02\x00" + npy(routes())[8:], r"format 2.0"),
+        (b"\x93NUMPY\x02\x00" + npy(routes())[8:], r"x02.*Write it with numpy.save\(\)"),
         (npy(routes())[:-1], r"239 bytes after the header, and the shape needs 240: .*cut"),
         (npy(routes()) + b"x", r"241 bytes after the header, and the shape needs 240"),
         (npy(routes())[:40], r"does not begin as a .npy file"),
-        (
-            npy(routes()).replace(b"(20, 3, 2)", b"(-2, 3, 2)"),
-            r"240 bytes after the header, and the sha",
-        ),
-        (npy(routes()).replace(b"'<i2'", b"'<V2'"), r"r.npy"),
+        (npy(routes()).replace(b"(20, 3, 2)", b"(-2, 3, 2)"), r"does not begin as a .npy file"),
+        (npy(routes()).replace(b"(20, 3, 2)", b"(20, 3,(2)"), r"does not begin as a .npy file"),
+        (npy(routes()).replace(b"(20, 3, 2), }", b"(20L, 3, 2),}"), r"does not begin as a .npy"),
+        (npy(routes()).replace(b"'<i2'", b"'<V2'"), r"an array of '<V2'"),
     ],
 )
 def test_a_file_that_is_damaged(
@@ -129,6 +129,30 @@ def test_a_file_that_is_damaged(
 ) -> None:
     (tmp_path / "r.npy").write_bytes(content)
     refused(capsys, tmp_path / "page.html", [tmp_path / "r.npy"], pattern)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_files_are_refused_or_read_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    random = Random(seed)
+    path, output = tmp_path / "r.npy", tmp_path / "page.html"
+    statuses = set()
+    for _ in range(250):
+        content = bytearray(npy(routes(dtype=random.choice((np.uint8, np.int16, np.int64)))))
+        for _ in range(random.choice((1, 2, 5))):
+            at = random.randrange(min(len(content), random.choice((128, len(content)))))
+            if random.random() < 0.5:
+                content[at] = random.choice((0, 1, 127, 255, random.randrange(256)))
+            else:
+                content[at : at + random.randrange(2)] = random.choice(
+                    (b"", b"9", b"(", b"'", b"L")
+                )
+        path.write_bytes(content)
+        statuses.add(main([str(path), "-o", str(output)]))
+        assert ("r.npy" in capsys.readouterr().err) != output.exists()
+        output.unlink(missing_ok=True)
+    assert statuses == {0, 2}
 
 
 def test_ids_beyond_the_given_number_of_experts(
