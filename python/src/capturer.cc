@@ -66,7 +66,6 @@ void PyCapturer::capture(int layer, nb::handle topk_ids, nb::handle weights) {
 }
 
 const Slot* PyCapturer::slots_of(nb::handle given, PyStream& stream) {
-  if (slots_ != nullptr && given.is(slot_mapping_)) return slots_;  // publish() once more
   nb::object mapping = nb::borrow(given);
   if (PyList_Check(given.ptr()) || PyTuple_Check(given.ptr())) {
     mapping = nb::module_::import_("numpy").attr("array")(given, "int64");

@@ -23,6 +23,7 @@ class PyCapturer : public Guarded<Capturer> {
         uploads_(std::make_unique<Uploads>(device_)),
         made_in_(forks()) {}
   ~PyCapturer() {
+    destroy();
     if (made_in_ != forks()) static_cast<void>(uploads_.release());  // as Guarded does
   }
 
@@ -43,7 +44,7 @@ class PyCapturer : public Guarded<Capturer> {
 
   std::shared_ptr<PyDevice> device_;
   Milliseconds limit_;
-  std::unique_ptr<Uploads> uploads_;  // after the device, before the capturer
+  std::unique_ptr<Uploads> uploads_;
   std::uint64_t made_in_;
   std::shared_ptr<PyStream> own_stream_;  // of a host device, if none is given
   std::shared_ptr<PyStream> stream_;      // of the open step or graph

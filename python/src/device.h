@@ -57,6 +57,8 @@ class PyStream : public Guarded<Stream> {
            std::int64_t handle = -1)
       : Guarded(std::move(stream), std::move(what)), device_(std::move(device)), handle_(handle) {}
 
+  ~PyStream() { destroy(); }
+
   const std::shared_ptr<PyDevice>& device() const { return device_; }
   // An engine's cudaStream_t; -1 for a stream that the device made.
   std::int64_t handle() const { return handle_; }

@@ -38,9 +38,7 @@ class Guarded {
       : object_(std::move(object)), what_(std::move(what)), threads_(threads) {}
   Guarded(const Guarded&) = delete;
   Guarded& operator=(const Guarded&) = delete;
-  ~Guarded() {
-    if (made_in_ != forks()) static_cast<void>(object_.release());
-  }
+  ~Guarded() { destroy(); }
 
   // The object during one call.
   class Use {
@@ -96,6 +94,13 @@ class Guarded {
     }
     const nb::gil_scoped_release release;
     object.reset();
+  }
+
+ protected:
+  // For destructors of classes whose members the object uses: they call it first.
+  void destroy() {
+    if (made_in_ != forks()) static_cast<void>(object_.release());
+    object_.reset();
   }
 
  private:

@@ -8,6 +8,7 @@ import pytest
 from conftest import SHAPE, picks, run_step
 
 import moetap
+from moetap import RowState
 
 
 @pytest.fixture
@@ -278,6 +279,27 @@ def test_a_full_ring_is_a_timeout_and_the_step_stays_open(endpoint) -> None:
         assert [f.step for f in capturer.take_failures()] == [number]
 
 
+def test_a_step_is_published_again_with_other_slots(endpoint) -> None:
+    short = endpoint.replace(limit=0.1, ring_depth=1)
+    with moetap.Capturer(short, "host", staging_depth=1) as capturer, moetap.Reader(short) as reader:
+        capturer.bind_all()
+        run_step(capturer, 1, [0])
+        capturer.finalize(1)
+        number, slots, ids = 2, [1], picks(1, 2)
+        with capturer.step(number, 1) as step:
+            for layer, layer_ids in zip(SHAPE.moe_layers, ids, strict=True):
+                capturer.capture(layer, layer_ids)
+            with pytest.raises(moetap.TimeoutError):
+                step.publish(slots)
+            slots[0] = 5
+            reader.poll()
+            step.publish(slots)
+        reader.wait_for(2)
+        rows, states = reader.read([5, 1], (2, 2))
+        assert states.tolist() == [RowState.present, RowState.missing]
+        assert (rows[0].reshape(3, 2) == ids[:, 0]).all()
+
+
 def test_layouts(endpoint) -> None:
     with moetap.Capturer(endpoint, "host", dp_rank=1, dp_size=2, layout="concatenated") as capturer:
         capturer.bind_all()
@@ -301,6 +323,22 @@ def test_after_close(endpoint) -> None:
                  lambda: capturer.publish([0]), capturer.give_up, lambda: capturer.capture(1, picks(1)[0])):
         with pytest.raises(moetap.StateError, match="closed"):
             call()
+
+
+def test_what_is_not_closed_goes_in_any_order(endpoint) -> None:
+    for order in ("cds", "dcs", "scd", "sdc"):
+        capturer = moetap.Capturer(endpoint, "host")
+        capturer.bind_all()
+        device, stream = capturer.device, capturer.device.make_stream()
+        array = device.empty((8, 2))
+        array.numpy()[:] = picks(8)[0]
+        capturer.begin_step(1, 8, stream=stream)
+        capturer.capture(1, picks(8)[0])
+        capturer.capture(2, array)
+        parts = {"c": capturer, "d": device, "s": stream}
+        del capturer, device, stream, array
+        for part in order:
+            del parts[part]
 
 
 def test_devices() -> None:
