@@ -28,7 +28,10 @@ RequestSpan span_of(nb::handle given) {
         "an element of requests is no tuple (request, position, count) of ints, or "
         "(request, position, count, num_drafts)");
   }
-  return {.request = request, .position = parts[0], .count = parts[1], .num_drafts = parts[2]};
+  return {.request = RequestNumber(request),
+          .position = parts[0],
+          .count = parts[1],
+          .num_drafts = parts[2]};
 }
 
 // A step's description, with the memory that StepInfo looks at.

@@ -2,6 +2,7 @@
 // back. Steps, slots, block ids and requests are plain ints there.
 #pragma once
 
+#include <moetap/step.h>
 #include <moetap/types.h>
 
 #include <nanobind/nanobind.h>
@@ -36,7 +37,7 @@ constexpr auto number(T value) {
 }
 
 // The type that the library has for requests' ids.
-using RequestNumber = std::uint64_t;
+using RequestNumber = decltype(RequestSpan::request);
 
 // A number as it was given. Looked at when it is needed: RangeError that names it if it does not
 // fit.
