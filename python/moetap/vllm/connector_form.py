@@ -1,0 +1,60 @@
+"""vLLM 0.32, whose rows go through a pair of connectors: puts ours where vLLM makes its own."""
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from moetap.vllm.imports import when_imported
+
+_MARK = "_moetap"
+
+
+def install() -> None:
+    """Changes vLLM's two classes as soon as they are imported. Installing again changes nothing."""
+    when_imported("vllm.v1.worker.gpu.model_runner", _change_worker)
+    when_imported("vllm.v1.core.sched.scheduler", _change_scheduler)
+
+
+def _change_worker(module: ModuleType) -> None:
+    if hasattr(module, _MARK):
+        return
+    setattr(module, _MARK, True)
+
+    def get_aux_output_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> Any:
+        from moetap.vllm.worker import WorkerConnector
+
+        return WorkerConnector(model, vllm_config, kv_cache_config)
+
+    vars(module)["get_aux_output_connector"] = get_aux_output_connector
+    runner = module.GPUModelRunner
+    prepare_attn = runner.prepare_attn
+
+    @functools.wraps(prepare_attn)
+    def prepare_attn_and_keep_slots(self: Any, input_batch: Any) -> Any:
+        block_tables, slot_mappings = prepare_attn(self, input_batch)
+        if self.aux_output_connector is not None:
+            self.aux_output_connector.slot_mappings = slot_mappings
+        return block_tables, slot_mappings
+
+    runner.prepare_attn = prepare_attn_and_keep_slots
+
+
+def _change_scheduler(module: ModuleType) -> None:
+    if hasattr(module, _MARK):
+        return
+    setattr(module, _MARK, True)
+    scheduler = module.Scheduler
+    construct = scheduler.__init__
+
+    @functools.wraps(construct)
+    def construct_with_connector(self: Any, *arguments: Any, **options: Any) -> None:
+        construct(self, *arguments, **options)
+        if self.aux_output_connector is None:
+            return
+        from moetap.vllm.scheduler import SchedulerConnector
+
+        self.aux_output_connector = SchedulerConnector(
+            self.vllm_config, self.kv_cache_config, self.kv_cache_manager.get_block_ids
+        )
+
+    scheduler.__init__ = construct_with_connector

@@ -1,0 +1,50 @@
+"""Changing a module when the program imports it, and not before."""
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+Action = Callable[[ModuleType], None]
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Finds a module as all others would, and adds an action to its loading."""
+
+    def __init__(self) -> None:
+        self.actions: dict[str, Action] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        action = self.actions.pop(fullname, None)
+        if action is None:
+            return None
+        spec = importlib.util.find_spec(fullname)  # this finder knows nothing of it any more
+        if spec is None or spec.loader is None:
+            self.actions[fullname] = action
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_act(module: ModuleType) -> None:
+            load(module)
+            action(module)
+
+        spec.loader.exec_module = load_and_act  # type: ignore[method-assign]
+        return spec
+
+
+_finder = _WhenImported()
+
+
+def when_imported(name: str, action: Action) -> None:
+    """Calls action(module) after the module is loaded: now if it is already."""
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        action(loaded)
+        return
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _finder.actions[name] = action

