@@ -57,7 +57,7 @@ class Finished {
   // Admits another request whose whole prefix hits one of them, and finishes it.
   Routes extract(std::uint64_t i, double& seconds) {
     const std::vector<BlockId>& blocks = blocks_[i % blocks_.size()];
-    const std::uint64_t request = ++requests_;
+    const RequestId request(++requests_);
     ledger_.admit(
         {.request = request, .num_tokens = tokens_ + 1, .placement = {blocks, room(blocks)}});
     const auto start = Clock::now();
@@ -73,7 +73,7 @@ class Finished {
   }
 
   void compute(const std::vector<BlockId>& blocks) {
-    const std::uint64_t request = ++requests_;
+    const RequestId request(++requests_);
     ledger_.admit({.request = request, .num_tokens = room(blocks), .placement = {blocks, 0}});
     for (std::int64_t start = 0; start < room(blocks); start += kMaxTokens) {
       const TokenRange chunk{start, std::min(start + kMaxTokens, room(blocks))};

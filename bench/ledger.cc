@@ -55,7 +55,7 @@ class Decoding {
 
  private:
   struct Request {
-    std::uint64_t id = 0;
+    RequestId id = 0;
     std::int64_t tokens = kPrompt;
     std::int64_t computed = 0;
     std::int64_t output = kOutput;
@@ -72,7 +72,7 @@ class Decoding {
   }
 
   void admit(Request& request) {
-    request.id = ++requests_;
+    request.id = RequestId(++requests_);
     while (room(request) < kPrompt) request.blocks.push_back(take());
     ledger_.admit({.request = request.id, .num_tokens = kPrompt, .placement = {request.blocks, 0}});
   }
@@ -113,9 +113,10 @@ void finish(benchmark::State& state, std::int64_t tokens) {
   const auto room = static_cast<std::int64_t>(blocks.size()) * kBlockSize;
   ledger.admit({.request = 0, .num_tokens = room, .placement = {blocks, 0}});
   ledger.schedule(1, 0, {0, room});
-  std::uint64_t request = 0;
+  std::uint64_t requests = 0;
   for ([[maybe_unused]] auto _ : state) {
-    ledger.admit({.request = ++request, .num_tokens = tokens + 1, .placement = {blocks, room}});
+    const RequestId request(++requests);
+    ledger.admit({.request = request, .num_tokens = tokens + 1, .placement = {blocks, room}});
     benchmark::DoNotOptimize(ledger.finish(request, tokens + 1));
   }
 }

@@ -49,14 +49,16 @@ struct Limit {
   void scatter(std::span<const Slot> slots, std::int64_t, std::int64_t) {
     const std::byte* from = step.data();
     for (const Slot slot : slots) {
-      std::memcpy(buffer.data() + static_cast<std::size_t>(slot) * row_bytes, from, row_bytes);
+      std::memcpy(buffer.data() + static_cast<std::size_t>(slot.value()) * row_bytes, from,
+                  row_bytes);
       from += row_bytes;
     }
   }
   void gather(std::span<const Slot> slots, std::int64_t, std::int64_t) {
     std::byte* to = step.data();
     for (const Slot slot : slots) {
-      std::memcpy(to, buffer.data() + static_cast<std::size_t>(slot) * row_bytes, row_bytes);
+      std::memcpy(to, buffer.data() + static_cast<std::size_t>(slot.value()) * row_bytes,
+                  row_bytes);
       to += row_bytes;
     }
   }

@@ -32,7 +32,7 @@ struct Writing {
     for (std::uint64_t i = 0; i < kWorkingSet / kMaxTokens; ++i) publish(i, kMaxTokens);
   }
   void publish(std::uint64_t i, std::int64_t tokens) {
-    writer.publish(++step, mappings.step(i, tokens),
+    writer.publish(++step, unmarked(mappings.step(i, tokens)),
                    std::span(rows).first(static_cast<std::size_t>(tokens) * row_bytes));
   }
 

@@ -13,7 +13,7 @@ namespace {
 Publish shm_publisher(const Endpoint& endpoint) {
   auto writer = std::make_shared<ShmWriter>(endpoint);
   return [writer](Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
-    writer->publish(step, slots, rows);
+    writer->publish(step, unmarked(slots), rows);
   };
 }
 
@@ -28,7 +28,7 @@ Publish device_publisher(const Endpoint& endpoint) {
     record.report->step = step;
     record.report->num_tokens = tokens;
     std::ranges::fill(record.captured, step);
-    std::ranges::copy(slots, record.slots.begin());
+    std::ranges::copy(unmarked(slots), record.slots.begin());
     std::ranges::copy(rows, record.rows.begin());
     producer->commit({.kind = Descriptor::Kind::step, .step = step, .num_tokens = tokens});
   };

@@ -22,7 +22,7 @@ SlotMappings::SlotMappings(std::int64_t num_slots) {
   slots_.reserve(kWorkingSet);
   for (std::size_t i = 0; std::ssize(slots_) < kWorkingSet; ++i) {
     for (std::int64_t offset = 0; offset < kBlockSize; ++offset) {
-      slots_.push_back(blocks[i] * kBlockSize + offset);
+      slots_.push_back(first_slot(blocks[i], kBlockSize) + offset);
     }
   }
 }

@@ -14,10 +14,10 @@ namespace example {
 inline constexpr int kBlockSize = 16;
 inline const std::vector<moetap::BlockId> kBlocks = {3, 7, 5, 2};
 inline constexpr std::int64_t kPrompt = 40;
-inline constexpr moetap::Step kSteps = 25;
+inline constexpr std::int64_t kSteps = 25;
 
 // The last sampled token is not run through the model, so it has no row.
-inline constexpr std::int64_t kRows = kPrompt + static_cast<std::int64_t>(kSteps) - 1;
+inline constexpr std::int64_t kRows = kPrompt + kSteps - 1;
 
 inline moetap::Endpoint endpoint(const std::string& instance) {
   return {.instance = instance,

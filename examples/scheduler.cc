@@ -46,12 +46,12 @@ void run(const std::string& transport, const std::string& instance) {
 
   // The ledger knows which step writes which row, whatever happens to requests and blocks.
   moetap::Ledger ledger(endpoint.num_slots / example::kBlockSize, example::kBlockSize);
-  constexpr std::uint64_t kRequest = 1;
+  constexpr moetap::RequestId kRequest = 1;
   ledger.admit({.request = kRequest,
                 .num_tokens = example::kPrompt,
                 .placement = {.blocks = example::kBlocks, .cached = 0}});
   moetap::TokenRange positions{0, example::kPrompt};
-  for (moetap::Step step = 1; step <= example::kSteps; ++step) {
+  for (moetap::Step step = 1; step <= moetap::Step(example::kSteps); ++step) {
     ledger.schedule(step, kRequest, positions);
     // Here an engine sends the step to its worker, which returns the sampled token. In every
     // scheduling round it must take in the steps that have arrived. Otherwise the worker's ring

@@ -58,9 +58,10 @@ void run(const std::string& transport, const std::string& instance) {
   std::printf("worker: %s on %s, %s\n", transport.c_str(), device->name().c_str(),
               shape.to_string().c_str());
   std::fflush(stdout);
-  for (moetap::Step step = 1; step <= example::kSteps; ++step) {
+  for (std::int64_t number = 1; number <= example::kSteps; ++number) {
+    const moetap::Step step(number);
     // The first step runs the prompt; every other step runs the token sampled before it.
-    const auto last = example::kPrompt + static_cast<std::int64_t>(step) - 1;
+    const auto last = example::kPrompt + number - 1;
     const moetap::TokenRange tokens{step == 1 ? 0 : last - 1, last};
 
     try {
@@ -93,13 +94,13 @@ void run(const std::string& transport, const std::string& instance) {
     } catch (const std::exception& error) {
       // The forward pass failed, or the scheduler does not keep up. The step's rows are missing,
       // and the engine continues.
-      std::fprintf(stderr, "worker: step %d: %s\n", static_cast<int>(step), error.what());
+      std::fprintf(stderr, "worker: step %d: %s\n", static_cast<int>(number), error.what());
     }
     report_failures(capturer);
     stream->synchronize();  // an engine waits for the sampled tokens; host_ids is free again
   }
 
-  capturer.finalize(example::kSteps, std::chrono::seconds(30));
+  capturer.finalize(moetap::Step(example::kSteps), std::chrono::seconds(30));
   report_failures(capturer);
   std::printf("worker: %d steps published. Press Enter to end.\n",
               static_cast<int>(example::kSteps));

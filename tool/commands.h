@@ -37,7 +37,7 @@ struct DumpOptions {
   bool missing = false;
   bool hidden_layers = false;  // rows of all the model's layers
   Step first_step = 1;
-  Step last_step = std::numeric_limits<Step>::max();
+  Step last_step = Step::max();
   std::chrono::milliseconds limit{2000};
   bool json = false;
 };

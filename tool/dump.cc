@@ -14,6 +14,7 @@
 
 #include "ipc/internal/names.h"
 #include "lib/internal/expert_ids.h"
+#include "lib/internal/number_format.h"
 #include "tool/commands.h"
 #include "tool/dead_buffer.h"
 #include "tool/inspection.h"

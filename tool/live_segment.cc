@@ -95,7 +95,7 @@ void LiveSegment::look_at_buffer(Activity& activity) {
   for_each_stamps(*file_, endpoint_->num_slots, [&](Slot first, std::span<const Step> stamps) {
     for (std::size_t i = 0; i < stamps.size(); ++i) {
       if (row_state(stamps[i], window) == RowState::present) {
-        newer.add(first + static_cast<Slot>(i));
+        newer.add(first + static_cast<std::int64_t>(i));
       }
     }
   });

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lib/internal/number_format.h"
 #include "tool/inspection.h"
 #include "tool/text.h"
 
@@ -24,7 +25,7 @@ constexpr std::string_view name_of(Owner owner) {
 nlohmann::json failed_steps(const Inspection& found) {
   auto list = nlohmann::json::array();
   for (const auto& [step, reason] : found.failed_steps) {
-    list.push_back({{"step", step}, {"reason", printable(reason)}});
+    list.push_back({{"step", step.value()}, {"reason", printable(reason)}});
   }
   return list;
 }
@@ -64,13 +65,13 @@ nlohmann::json to_json(const Inspection& found) {
                {"weights", weight_type_name(endpoint.shape.weight_type())},
                {"num_slots", endpoint.num_slots},
                {"max_tokens", endpoint.max_tokens},
-               {"last_step", found.last_step}});
+               {"last_step", found.last_step.value()}});
   if (segment.kind == Kind::ring) {
     json.update({{"ring_depth", endpoint.ring_depth},
                  {"waiting", found.waiting},
                  {"dropped_steps", found.dropped.count},
                  {"given_up_steps", found.dropped.given_up},
-                 {"last_dropped_step", found.dropped.last}});
+                 {"last_dropped_step", found.dropped.last.value()}});
   } else {
     json.update({{"rows_present", found.rows_present},
                  {"lock_held", found.lock_held},

@@ -23,9 +23,9 @@ std::size_t rows_offset(std::int64_t num_slots) {
 }
 
 void read_stamps(const SegmentFile& file, Slot first, std::span<Step> stamps) {
-  file.read(sizeof(ShmControl) + static_cast<std::size_t>(first) * sizeof(Step),
+  file.read(sizeof(ShmControl) + static_cast<std::size_t>(first.value()) * sizeof(Step),
             std::as_writable_bytes(stamps));
-  std::ranges::replace(stamps, kWriting, Step{0});
+  std::ranges::replace(stamps, kWriting, Step());
 }
 
 }  // namespace
@@ -70,11 +70,11 @@ void for_each_stamps(const SegmentFile& file, std::int64_t num_slots,
                      const std::function<void(Slot, std::span<const Step>)>& use) {
   constexpr std::int64_t kPiece = 1 << 16;
   std::vector<Step> piece(static_cast<std::size_t>(std::min(num_slots, kPiece)));
-  for (Slot first = 0; first < num_slots; first += kPiece) {
+  for (std::int64_t first = 0; first < num_slots; first += kPiece) {
     const std::span stamps(piece.data(),
                            static_cast<std::size_t>(std::min(num_slots - first, kPiece)));
-    read_stamps(file, first, stamps);
-    use(first, stamps);
+    read_stamps(file, Slot(first), stamps);
+    use(Slot(first), stamps);
   }
 }
 
@@ -92,7 +92,7 @@ void read_rows(const SegmentFile& file, std::int64_t num_slots, std::size_t row_
                std::span<const Slot> slots, std::span<std::byte> rows) {
   for (std::size_t i = 0; i < slots.size();) {
     const std::size_t run = run_length(slots.subspan(i));
-    file.read(rows_offset(num_slots) + static_cast<std::size_t>(slots[i]) * row_bytes,
+    file.read(rows_offset(num_slots) + static_cast<std::size_t>(slots[i].value()) * row_bytes,
               rows.subspan(i * row_bytes, run * row_bytes));
     i += run;
   }

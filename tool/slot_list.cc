@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "ipc/internal/slot_lists.h"
+#include "lib/internal/number_format.h"
 #include "lib/internal/numbers.h"
 
 namespace moetap::tool {
@@ -21,7 +22,7 @@ Slot parse_slot(std::string_view text, std::int64_t num_slots) {
   if (*slot >= num_slots) {
     throw RangeError(fmt::format("slot {} is outside the buffer's {} slots", *slot, num_slots));
   }
-  return *slot;
+  return Slot(*slot);
 }
 
 }  // namespace
@@ -34,7 +35,7 @@ std::vector<Slot> parse_slots(std::string_view text, std::int64_t num_slots) {
     std::iota(slots.begin() + static_cast<std::ptrdiff_t>(from), slots.end(), first);
   };
   if (text == "all") {
-    append(0, num_slots - 1);
+    append(0, Slot(num_slots - 1));
     return slots;
   }
   for (bool more = true; more;) {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <list>
 
+#include "lib/internal/number_format.h"
 #include "tool/commands.h"
 #include "tool/interrupts.h"
 #include "tool/live_segment.h"
@@ -37,7 +38,7 @@ nlohmann::json to_json(const Activity& activity, double seconds) {
   nlohmann::json json = {{"name", printable(activity.name)},
                          {"kind", activity.ring ? "ring" : "shm"},
                          {"problem", nullptr},
-                         {"last_step", activity.last_step},
+                         {"last_step", activity.last_step.value()},
                          {"steps_per_s", static_cast<double>(activity.steps) / seconds}};
   if (!activity.problem.empty()) json["problem"] = printable(activity.problem);
   if (activity.ring) {

@@ -117,7 +117,7 @@ class Engine {
 
  private:
   const Slot* next_slots() {
-    return slots_.as<Slot>() + SlotMappings::offset(number_, kStepTokens);
+    return slots_.as<Slot>() + SlotMappings::offset(number_.value(), kStepTokens);
   }
 
   ModelShape shape_;

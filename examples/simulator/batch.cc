@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "lib/internal/number_format.h"
+
 namespace demo {
 
 void Batch::begin(const PlanView& plan) {

@@ -46,7 +46,7 @@ class Batch {
 
   int block_size_;
   double reject_rate_;
-  std::unordered_map<std::uint64_t, Request> running_;
+  std::unordered_map<RequestId, Request> running_;
   std::vector<Token> tokens_;
   std::vector<std::int32_t> positions_;
   std::vector<Slot> slots_;

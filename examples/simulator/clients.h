@@ -48,8 +48,8 @@ class Clients {
   void hand_on(const FollowUp& next, const moetap::Routes& rows);
 
   moetap::ModelShape shape_;
-  std::unordered_map<std::uint64_t, std::vector<FollowUp>> follow_ups_;  // by request
-  std::unordered_map<std::uint64_t, moetap::Routes> joined_;             // by request
+  std::unordered_map<RequestId, std::vector<FollowUp>> follow_ups_;  // by request
+  std::unordered_map<RequestId, moetap::Routes> joined_;             // by request
   std::size_t waiting_bytes_ = 0;  // of rows that wait for their next turn to be admitted
   ClientCounts counts_;
 };

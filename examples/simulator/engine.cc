@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "lib/internal/number_format.h"
+
 namespace demo {
 namespace {
 
@@ -21,7 +23,7 @@ constexpr moetap::Milliseconds kWithoutAnswer{2000};
 
 // Like real clients, asks for rows some steps after a request ends: its blocks may be reused
 // meanwhile.
-constexpr Step kReadAfter = 3;
+constexpr std::int64_t kReadAfter = 3;  // steps
 
 // The number of new rows that a streaming client waits for.
 constexpr std::int64_t kStreamRows = 32;
@@ -97,7 +99,7 @@ EngineResult Engine::run() {
         send(plan);
         leave(scheduler_.abort_due());
         // While the worker runs.
-        read_due(scheduler_.last_step() > kReadAfter ? scheduler_.last_step() - kReadAfter : 0);
+        read_due(std::max(scheduler_.last_step(), Step(kReadAfter)) - kReadAfter);
         continue;
       }
       if (scheduler_.in_flight() == 0) read_due(scheduler_.last_step());  // they hold the blocks
@@ -214,7 +216,7 @@ void Engine::read(const Unread& unread) {
 }
 
 moetap::Routes Engine::rows_of(const Unread& unread) {
-  const std::uint64_t request = unread.sequence->id;
+  const RequestId request = unread.sequence->id;
   const moetap::TokenRange range{unread.sequence->taken, unread.end};
   if (by_request_ && range.size() == 0) return {by_request_->shape(), range};
   return patiently([&](moetap::Milliseconds limit) {

@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "lib/internal/number_format.h"
+
 namespace demo {
 
 KvCache::KvCache(std::int64_t num_blocks, int block_size) : block_size_(block_size) {
@@ -14,7 +16,7 @@ KvCache::KvCache(std::int64_t num_blocks, int block_size) : block_size_(block_si
         "a KV cache of {} blocks of {} tokens; both must be at least 1", num_blocks, block_size));
   }
   blocks_.resize(static_cast<std::size_t>(num_blocks));
-  for (BlockId block = 0; block < num_blocks; ++block) append_free(block);
+  for (std::int64_t block = 0; block < num_blocks; ++block) append_free(BlockId(block));
 }
 
 std::vector<BlockId> KvCache::take_cached(std::span<const BlockHash> hashes) {

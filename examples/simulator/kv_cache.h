@@ -56,8 +56,10 @@ class KvCache {
     BlockId newer = -1;
   };
 
-  Block& at(BlockId block) { return blocks_.at(static_cast<std::size_t>(block)); }
-  const Block& at(BlockId block) const { return blocks_.at(static_cast<std::size_t>(block)); }
+  Block& at(BlockId block) { return blocks_.at(static_cast<std::size_t>(block.value())); }
+  const Block& at(BlockId block) const {
+    return blocks_.at(static_cast<std::size_t>(block.value()));
+  }
   void append_free(BlockId block);
   void remove_free(BlockId block);
 

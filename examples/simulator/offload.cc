@@ -8,6 +8,8 @@
 
 #include <vector>
 
+#include "lib/internal/number_format.h"
+
 namespace demo {
 namespace {
 
@@ -48,7 +50,7 @@ std::int64_t Offload::hold(std::span<const BlockHash> hashes) {
   return std::ssize(held_);
 }
 
-void Offload::load(Step step, std::uint64_t request, std::int64_t position) {
+void Offload::load(Step step, RequestId request, std::int64_t position) {
   const std::int64_t loaded =
       moetap::load_blocks(*store_, held_, ledger_, reader_, step, request, position, limit_);
   if (ledger_.wants_rows(request) && loaded != std::ssize(held_)) {

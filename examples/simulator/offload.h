@@ -38,7 +38,7 @@ class Offload {
 
   // Puts the rows of the held blocks into the request's blocks from `position` on, as `step`.
   // moetap::StateError if one of them cannot be read.
-  void load(Step step, std::uint64_t request, std::int64_t position);
+  void load(Step step, RequestId request, std::int64_t position);
   void let_go();
 
   std::uint64_t stored() const { return stored_; }  // blocks so far

@@ -11,6 +11,7 @@
 namespace demo {
 
 using moetap::BlockId;
+using moetap::RequestId;
 using moetap::Slot;
 using moetap::Step;
 
@@ -23,7 +24,7 @@ enum class SpanKind : std::uint32_t {
 // `count` tokens of one request from `position` on. For a decode the scheduler knows only the
 // highest possible position, as earlier steps may be in flight.
 struct PlanSpan {
-  std::uint64_t request;
+  RequestId request;
   std::uint64_t seed;
   std::int64_t position;
   std::int64_t count;
@@ -35,7 +36,7 @@ struct PlanSpan {
 };
 
 struct PlanEnd {
-  std::uint64_t request;
+  RequestId request;
   std::uint64_t how;  // moetap::RequestEnd
 };
 

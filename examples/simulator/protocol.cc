@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "lib/internal/json_text.h"
+#include "lib/internal/number_format.h"
 
 namespace demo {
 namespace {

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lib/internal/number_format.h"
+
 namespace demo {
 namespace {
 
@@ -55,7 +57,7 @@ void Scheduler::add_request(Request request, std::size_t number) {
     return;
   }
   auto sequence = std::make_shared<Sequence>();
-  sequence->id = number;
+  sequence->id = RequestId(number);
   const std::uint64_t seed = request.seed;
   sequence->wants_rows = happens(options_.clients.opt_in, seed, kOptIn);
   sequence->streams = sequence->wants_rows && happens(options_.clients.stream, seed, kStream);

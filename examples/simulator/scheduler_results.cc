@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "examples/simulator/scheduler.h"
+#include "lib/internal/number_format.h"
 
 namespace demo {
 
@@ -101,7 +102,7 @@ std::vector<Ended> Scheduler::abort_due() {
   Sequences due;
   const auto is_due = [this](const std::shared_ptr<Sequence>& sequence) {
     return sequence->abort_after > 0 && sequence->was_admitted() &&
-           last_step_ >= sequence->admitted + static_cast<Step>(sequence->abort_after);
+           last_step_ >= sequence->admitted + static_cast<std::int64_t>(sequence->abort_after);
   };
   std::ranges::copy_if(running_, std::back_inserter(due), is_due);
   std::ranges::copy_if(waiting_, std::back_inserter(due), is_due);

@@ -11,7 +11,7 @@
 namespace demo {
 
 struct Sequence {
-  std::uint64_t id = 0;
+  RequestId id = 0;
   Request request;
 
   // The behaviour of its client.

@@ -12,6 +12,7 @@
 #include "gpu/internal/device_cache.h"
 #include "gpu/internal/snapshot.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 #include "lib/internal/singleton.h"
 #include "lib/internal/text.h"
 

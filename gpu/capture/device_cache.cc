@@ -17,6 +17,7 @@
 #include "gpu/capture/snapshot_kernel.h"
 #include "gpu/capture/weight_kernels.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 
 namespace moetap {
 
@@ -140,7 +141,7 @@ void DeviceCache::begin_step(Step step, std::int64_t num_tokens, std::int64_t dp
   }
   require_outside_graph(stream, "begin_step()");
   stream.wait(*used_);
-  const DeviceStep value{.step = step, .num_tokens = num_tokens, .dp_row = dp_row};
+  const DeviceStep value{.step = step.value(), .num_tokens = num_tokens, .dp_row = dp_row};
   stream.launch(BeginStepKernel{.step = memory_.as<DeviceStep>(layout_.step), .value = value}, 1);
   step_ = step;
   num_tokens_ = num_tokens;
@@ -326,7 +327,7 @@ void DeviceCache::launch_snapshot(const Slot* slot_mapping, const std::uint32_t*
       .routes = memory_.as<std::uint16_t>(layout_.routes),
       .slot_mapping = slot_mapping,
       .tokens = tokens,
-      .slots = reinterpret_cast<Slot*>(record + at.slots),
+      .slots = reinterpret_cast<MarkedSlot*>(record + at.slots),
       .rows = reinterpret_cast<Id*>(record + at.rows),
       .row_stride = static_cast<std::int64_t>(shape_.row_bytes() / sizeof(Id)),
       .num_rows = num_rows,
@@ -337,7 +338,7 @@ void DeviceCache::launch_snapshot(const Slot* slot_mapping, const std::uint32_t*
       .blocks = static_cast<std::uint32_t>(blocks),
       .head = {.captured = memory_.as<std::uint64_t>(layout_.captured),
                .report = reinterpret_cast<StepReport*>(record),
-               .record_captured = reinterpret_cast<std::uint64_t*>(record + at.captured),
+               .record_captured = reinterpret_cast<Step*>(record + at.captured),
                .wanted = tokens == nullptr ? -1 : num_rows},
   };
   if (shape_.weight_type() == WeightType::none) return stream.launch(kernel, blocks);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "gpu/capture/kernels.h"
 #include "lib/internal/step_record.h"
@@ -10,8 +9,8 @@
 namespace moetap {
 
 // Replaces a slot that does not exist in a record. Readers take it neither for a real slot nor for
-// the complement of one.
-inline constexpr Slot kBadSlot = std::numeric_limits<Slot>::max();
+// a marked one.
+inline constexpr MarkedSlot kBadSlot(Slot::max());
 
 namespace kernels {
 
@@ -85,15 +84,15 @@ MOETAP_DEVICE inline void narrow_rows(const From* __restrict__ from, To* __restr
 struct RecordHead {
   const std::uint64_t* captured;  // [layer]
   StepReport* report;
-  std::uint64_t* record_captured;
+  Step* record_captured;
   std::int64_t wanted;  // tokens whose rows the record has; negative: all of the step's
 
   MOETAP_DEVICE void write(const DeviceStep& step, int num_layers, Block block) const {
     for (int layer = block.lane; layer < num_layers; layer += block.lanes) {
-      record_captured[layer] = captured[layer];
+      record_captured[layer] = Step(captured[layer]);
     }
     if (block.lane != 0) return;
-    report->step = step.step;
+    report->step = Step(step.step);
     report->num_tokens = wanted < 0 ? step.num_tokens : wanted;
     report->step_tokens = step.num_tokens;
     report->fault = step.fault;
@@ -115,7 +114,7 @@ struct SnapshotKernel {
   const std::uint16_t* routes;
   const Slot* slot_mapping;
   const std::uint32_t* tokens;  // [row]: token of the row, ascending; null: row i is token i's
-  Slot* slots;                  // of the record, and its rows
+  MarkedSlot* slots;            // of the record, and its rows
   Id* rows;
   std::int64_t row_stride;  // ids between rows
   std::int64_t num_rows;
@@ -171,13 +170,13 @@ struct SnapshotKernel {
     return tokens == nullptr ? row : static_cast<std::int64_t>(tokens[row]);
   }
 
-  MOETAP_DEVICE Slot checked_slot(std::int64_t token) const {
+  MOETAP_DEVICE MarkedSlot checked_slot(std::int64_t token) const {
     const Slot slot = slot_mapping[token];
-    if (slot < 0 || slot >= num_slots) {
-      kernels::fault(*step, DeviceFault::slot, 0, token, slot);
+    if (slot < Slot() || slot >= Slot(num_slots)) {
+      kernels::fault(*step, DeviceFault::slot, 0, token, slot.value());
       return kBadSlot;
     }
-    return missing_step[token] == step->step ? ~slot : slot;
+    return missing_step[token] == step->step ? MarkedSlot::missing(slot) : MarkedSlot(slot);
   }
 
   template <class From, class To>

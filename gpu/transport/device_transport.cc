@@ -12,6 +12,7 @@
 #include "gpu/transport/step_pipeline.h"
 #include "ipc/internal/channel.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 
 namespace moetap {
 namespace {

@@ -15,21 +15,21 @@ void DraftedSteps::add(const StepInfo& step) {
   }
 }
 
-const RequestSpan* DraftedSteps::find(Step step, std::uint64_t request) const {
+const RequestSpan* DraftedSteps::find(Step step, RequestId request) const {
   const auto drafted = requests_.find(request);
   if (drafted == requests_.end()) return nullptr;
   const auto found = std::ranges::find(drafted->second, step, &Drafted::step);
   return found == drafted->second.end() ? nullptr : &found->span;
 }
 
-void DraftedSteps::forget(Step step, std::uint64_t request) {
+void DraftedSteps::forget(Step step, RequestId request) {
   const auto drafted = requests_.find(request);
   if (drafted == requests_.end()) return;
   std::erase_if(drafted->second, [step](const Drafted& one) { return one.step <= step; });
 }
 
 std::optional<DraftedSteps::Accepted> DraftedSteps::accepted(
-    Step step, std::uint64_t request, std::int64_t num_tokens,
+    Step step, RequestId request, std::int64_t num_tokens,
     std::span<const std::int64_t> tokens) const {
   const RequestSpan* span = find(step, request);
   if (span == nullptr) {

@@ -23,21 +23,21 @@ class DraftedSteps {
     std::int64_t position = 0;
     std::span<const std::int64_t> tokens;
   };
-  std::optional<Accepted> accepted(Step step, std::uint64_t request, std::int64_t num_tokens,
+  std::optional<Accepted> accepted(Step step, RequestId request, std::int64_t num_tokens,
                                    std::span<const std::int64_t> tokens) const;
 
   // Forgets the request's steps up to this one.
-  void forget(Step step, std::uint64_t request);
-  void erase(std::uint64_t request) { requests_.erase(request); }
+  void forget(Step step, RequestId request);
+  void erase(RequestId request) { requests_.erase(request); }
 
  private:
   struct Drafted {
     Step step = 0;
     RequestSpan span;
   };
-  const RequestSpan* find(Step step, std::uint64_t request) const;
+  const RequestSpan* find(Step step, RequestId request) const;
 
-  std::unordered_map<std::uint64_t, std::vector<Drafted>> requests_;
+  std::unordered_map<RequestId, std::vector<Drafted>> requests_;
 };
 
 }  // namespace moetap

@@ -7,7 +7,9 @@
 namespace moetap {
 namespace {
 
-RowState state_of(Slot slot) { return slot < 0 ? RowState::missing : RowState::present; }
+RowState state_of(MarkedSlot slot) {
+  return slot.is_missing() ? RowState::missing : RowState::present;
+}
 
 }  // namespace
 
@@ -43,7 +45,7 @@ std::size_t RequestCache::reserve(Request& kept, std::int64_t position, std::siz
 }
 
 void RequestCache::put(Step step, const WantedSpan& wanted, std::span<const std::byte> rows,
-                       std::span<const Slot> slots) {
+                       std::span<const MarkedSlot> slots) {
   const RequestSpan& span = wanted.span;
   Request& kept = requests_[span.request];
   begin(kept, step, span);
@@ -75,7 +77,7 @@ void RequestCache::lose(Step step, const RequestSpan& span) {
               RowState::missing);
 }
 
-void RequestCache::accept(Step step, std::uint64_t request, std::int64_t position,
+void RequestCache::accept(Step step, RequestId request, std::int64_t position,
                           std::span<const std::int64_t> accepted) {
   const auto found = requests_.find(request);
   if (found == requests_.end()) return;
@@ -94,12 +96,12 @@ void RequestCache::accept(Step step, std::uint64_t request, std::int64_t positio
   std::erase_if(kept.drafted, [step](const Drafted& drafts) { return drafts.step <= step; });
 }
 
-void RequestCache::clear(std::uint64_t request) {
+void RequestCache::clear(RequestId request) {
   const auto found = requests_.find(request);
   if (found != requests_.end()) found->second = {};
 }
 
-RequestCache::Rows RequestCache::rows(std::uint64_t request) const {
+RequestCache::Rows RequestCache::rows(RequestId request) const {
   const auto found = requests_.find(request);
   if (found == requests_.end()) return {};
   const Request& kept = found->second;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gpu/internal/wanted_tokens.h"
+#include "lib/internal/marked_slot.h"
 
 namespace moetap {
 
@@ -28,22 +29,22 @@ class RequestCache {
 
   // Stores the rows of a span's wanted tokens. They replace earlier rows: after a rejected
   // speculative token its position is computed again (H17). As in a StepRecord, a row whose slot is
-  // stored as ~slot is missing.
+  // marked is missing.
   void put(Step step, const WantedSpan& wanted, std::span<const std::byte> rows,
-           std::span<const Slot> slots);
+           std::span<const MarkedSlot> slots);
 
   // The forward pass over these positions failed: their rows are missing from now on.
   void lose(Step step, const RequestSpan& span);
 
   // For the request's span in `step` that begins at `position`: its token accepted[i] was accepted
   // for its i-th position. Other drafts of steps up to this one have no rows.
-  void accept(Step step, std::uint64_t request, std::int64_t position,
+  void accept(Step step, RequestId request, std::int64_t position,
               std::span<const std::int64_t> accepted);
 
   // Whether any row was put or lost there, also before clear().
-  bool has(std::uint64_t request) const { return requests_.contains(request); }
-  void clear(std::uint64_t request);
-  void erase(std::uint64_t request) { requests_.erase(request); }
+  bool has(RequestId request) const { return requests_.contains(request); }
+  void clear(RequestId request);
+  void erase(RequestId request) { requests_.erase(request); }
 
   // The positions from the lowest one that was put; empty for a request without rows.
   struct Rows {
@@ -52,7 +53,7 @@ class RequestCache {
     std::span<const std::byte> rows;
     std::int64_t doubtful = 0;  // from this position on there are no rows, unless all were accepted
   };
-  Rows rows(std::uint64_t request) const;
+  Rows rows(RequestId request) const;
 
   std::size_t size() const { return requests_.size(); }
 
@@ -88,7 +89,7 @@ class RequestCache {
 
   std::size_t row_bytes_;
   Drafts drafts_;
-  std::unordered_map<std::uint64_t, Request> requests_;
+  std::unordered_map<RequestId, Request> requests_;
 };
 
 }  // namespace moetap

@@ -225,7 +225,7 @@ void RequestKeeper::carry_out(const Told& told) {
   cache_.accept(accepted.step, told.request, accepted.position, accepted.tokens);
 }
 
-void RequestKeeper::carry_out(std::uint64_t request, RequestEnd how) {
+void RequestKeeper::carry_out(RequestId request, RequestEnd how) {
   if (how == RequestEnd::preempted) {
     if (!MOETAP_OFF("H10 rows that were kept of the first run")) cache_.clear(request);
     return;
@@ -235,7 +235,7 @@ void RequestKeeper::carry_out(std::uint64_t request, RequestEnd how) {
   cache_.erase(request);
 }
 
-void RequestKeeper::hand_over(std::uint64_t request) {
+void RequestKeeper::hand_over(RequestId request) {
   const RequestCache::Rows kept = cache_.rows(request);
   const std::size_t row_bytes = shape_.row_bytes();
   const auto total = static_cast<std::int64_t>(kept.states.size());

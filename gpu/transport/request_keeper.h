@@ -49,10 +49,8 @@ class RequestKeeper {
   void drop(std::uint64_t after, Step step, std::span<const WantedSpan> requests,
             std::uint64_t given_up);
   // `after` this many steps, not below that of earlier calls.
-  void end(std::uint64_t request, RequestEnd how, std::uint64_t after) {
-    tell({request, after, how});
-  }
-  void accept(std::uint64_t request, Accepted accepted, std::uint64_t after) {
+  void end(RequestId request, RequestEnd how, std::uint64_t after) { tell({request, after, how}); }
+  void accept(RequestId request, Accepted accepted, std::uint64_t after) {
     tell({request, after, std::move(accepted)});
   }
 
@@ -89,7 +87,7 @@ class RequestKeeper {
   };
   // Of a request.
   struct Told {
-    std::uint64_t request;
+    RequestId request;
     std::uint64_t after;  // this many steps
     std::variant<RequestEnd, Accepted> what;
   };
@@ -106,8 +104,8 @@ class RequestKeeper {
   static void add(const RequestSpan& span, std::vector<RequestSpan>& to);
   void lose(const Drop& drop);
   void carry_out(const Told& told);
-  void carry_out(std::uint64_t request, RequestEnd how);
-  void hand_over(std::uint64_t request);
+  void carry_out(RequestId request, RequestEnd how);
+  void hand_over(RequestId request);
   std::span<std::byte> acquire();
 
   const Keeping keeping_;

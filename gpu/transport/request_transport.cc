@@ -12,6 +12,7 @@
 #include "gpu/transport/drafted_steps.h"
 #include "gpu/transport/request_keeper.h"
 #include "gpu/transport/step_pipeline.h"
+#include "lib/internal/number_format.h"
 
 namespace moetap {
 namespace {
@@ -77,7 +78,7 @@ class RequestTransport final : public Transport {
     throw_broken();
   }
 
-  void accept(Step step, std::uint64_t request, std::int64_t num_tokens,
+  void accept(Step step, RequestId request, std::int64_t num_tokens,
               std::span<const std::int64_t> accepted) override {
     throw_broken();
     const auto known = drafted_.accepted(step, request, num_tokens, accepted);
@@ -88,7 +89,7 @@ class RequestTransport final : public Transport {
     keeper_.work();
   }
 
-  void end_request(std::uint64_t request, RequestEnd how) override {
+  void end_request(RequestId request, RequestEnd how) override {
     throw_broken();
     keeper_.end(request, how, after_open());
     if (how != RequestEnd::preempted) drafted_.erase(request);

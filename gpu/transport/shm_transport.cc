@@ -76,8 +76,9 @@ class ShmTransport final : public Transport {
 
  private:
   void fail(Step step, const StepRecordView& record, const std::string& reason) {
-    constexpr Slot kUnknown[] = {kBadSlot};
-    const auto slots = has_slots(record, step) ? std::span<const Slot>(record.slots) : kUnknown;
+    constexpr MarkedSlot kUnknown[] = {kBadSlot};
+    const auto slots =
+        has_slots(record, step) ? std::span<const MarkedSlot>(record.slots) : kUnknown;
     writer_.fail(step, slots, reason);
     failures().add(step, reason);
   }
@@ -85,7 +86,7 @@ class ShmTransport final : public Transport {
   void tell_given_up() {
     if (given_up_ == 0) return;
     writer_.fail(given_up_, given_up_slots_, std::string(kGivenUp));
-    failures().add(std::exchange(given_up_, 0), kGivenUp);
+    failures().add(std::exchange(given_up_, Step()), kGivenUp);
   }
 
   // The slots of the wanted tokens, on the host.
@@ -101,7 +102,8 @@ class ShmTransport final : public Transport {
     if (!wanted.all()) wanted.list(list);
     for (std::int64_t i = 0; i < wanted.count(); ++i) {
       const Slot slot = slots[wanted.all() ? i : list[i]];
-      given_up_slots_.push_back(slot < 0 || slot >= endpoint().num_slots ? kBadSlot : slot);
+      const bool exists = slot >= 0 && slot < Slot(endpoint().num_slots);
+      given_up_slots_.push_back(exists ? MarkedSlot(slot) : kBadSlot);
     }
   }
 
@@ -112,7 +114,7 @@ class ShmTransport final : public Transport {
                        // read
   Buffer tokens_;      // its copy on the device
   Step given_up_ = 0;  // the previous step, if the reader could not be told of it
-  std::vector<Slot> given_up_slots_;
+  std::vector<MarkedSlot> given_up_slots_;
 };
 
 }  // namespace

@@ -43,7 +43,7 @@ struct Descriptor {
   Kind kind = Kind::step;
   Step step = 0;
   std::int64_t num_tokens = 0;
-  std::uint64_t request = 0;
+  RequestId request = 0;
   std::int64_t position = 0;
   DropRun dropped{};    // between the previous record and this one; written by commit()
   char text[224] = {};  // zero-terminated

@@ -26,6 +26,7 @@ struct FailedStep {
   std::atomic<Step> step{0};
   char reason[504] = {};  // zero-terminated
 };
+static_assert(sizeof(FailedStep) == 512 && sizeof(std::atomic<Step>) == 8);
 
 struct alignas(64) ShmControl {
   ControlHead head;

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "ipc/internal/channel.h"
 #include "ipc/internal/wait.h"
@@ -30,6 +31,8 @@ inline constexpr std::uint32_t kRingVersion = 7;
 // Each counter and wake word has its own cache line. The consumer spins on `committed`, and would
 // otherwise slow down the producer's other writes (false sharing), and vice versa.
 inline constexpr std::size_t kCacheLine = 64;
+
+static_assert(sizeof(Descriptor) == 296 && std::is_trivially_copyable_v<Descriptor>);
 
 struct RingControl {
   alignas(kCacheLine) ControlHead head;

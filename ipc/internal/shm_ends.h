@@ -20,8 +20,9 @@ namespace moetap {
 class ShmSink {
  public:
   virtual ~ShmSink() = default;
-  virtual void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) = 0;
-  virtual void fail(Step step, std::span<const Slot> slots, const std::string& reason) = 0;
+  virtual void publish(Step step, std::span<const MarkedSlot> slots,
+                       std::span<const std::byte> rows) = 0;
+  virtual void fail(Step step, std::span<const MarkedSlot> slots, const std::string& reason) = 0;
   virtual LockTimes lock_times() const = 0;
 };
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "lib/internal/export.h"
+#include "lib/internal/marked_slot.h"
 
 namespace moetap {
 
@@ -30,18 +31,18 @@ class MOETAP_INTERNAL_API ShmWriter {
   ~ShmWriter();
 
   // Scatters narrow rows by slot under the lock and makes `step` visible. Ids are not checked: the
-  // device has checked them (H20). A slot stored as ~slot is marked missing. Nothing is changed by
+  // device has checked them (H20). The row of a marked slot becomes missing. Nothing is changed by
   // a call that throws. RangeError for a slot outside the buffer. ArgumentError for a slot that
   // comes twice, or a step that is not greater than the last. MismatchError for a stamp that
   // another process overwrote. TimeoutError if the lock is not free within endpoint.limit, with the
   // process that has it and lock_times().
-  void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
+  void publish(Step step, std::span<const MarkedSlot> slots, std::span<const std::byte> rows);
 
   // Makes it visible that `step` failed; the rows of those of `slots` that exist become missing. If
   // one does not exist or comes twice, the slots that the step has written are not known. Then all
   // rows of earlier steps are missing in windows that include it (except in the wire layout, which
   // has no steps).
-  void fail(Step step, std::span<const Slot> slots, const std::string& reason);
+  void fail(Step step, std::span<const MarkedSlot> slots, const std::string& reason);
 
   LockTimes lock_times() const;
 

@@ -5,24 +5,28 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
+
+#include "lib/internal/marked_slot.h"
 
 namespace moetap {
 
 // Greater than all steps: the stamp of a row that is being written. Readers treat it as missing.
-inline constexpr Step kWriting = std::numeric_limits<Step>::max();
+inline constexpr Step kWriting = Step::max();
 inline constexpr Step kLastStep = kWriting - 1;
-
-// The slot that an element of a writer's list means: ~slot is stored for a row with a missing
-// route.
-constexpr Slot decode_slot(Slot stored) { return stored < 0 ? ~stored : stored; }
 
 // How many slots from the front are consecutive. Blocks of a KV cache make long runs, and a run is
 // one copy.
 inline std::size_t run_length(std::span<const Slot> slots) {
   std::size_t n = 1;
-  while (n < slots.size() && slots[n] == slots[0] + static_cast<Slot>(n)) ++n;
+  while (n < slots.size() && slots[n] == slots[0] + static_cast<std::int64_t>(n)) ++n;
+  return n;
+}
+// The same for slots that are not marked, of which slots[0] is one.
+inline std::size_t run_length(std::span<const MarkedSlot> slots) {
+  std::size_t n = 1;
+  const Slot first = slots[0].slot();
+  while (n < slots.size() && slots[n] == MarkedSlot(first + static_cast<std::int64_t>(n))) ++n;
   return n;
 }
 
@@ -30,23 +34,27 @@ inline std::size_t run_length(std::span<const Slot> slots) {
 struct SlotLimits {
   std::int64_t num_slots;
   std::size_t row_bytes;  // size of a narrow row
+
+  bool exists(Slot slot) const {
+    return static_cast<std::uint64_t>(slot.value()) < static_cast<std::uint64_t>(num_slots);
+  }
 };
 
 // For rows to be written. RangeError for more than max_rows, or a slot outside the buffer.
 // ArgumentError for a wrong number of bytes.
-void check_write(const SlotLimits& limits, std::int64_t max_rows, std::span<const Slot> stored,
+void check_write(const SlotLimits& limits, std::int64_t max_rows, std::span<const MarkedSlot> slots,
                  std::size_t rows_bytes);
 
-// Throws ArgumentError: the slot stored[index] came earlier in the list.
-[[noreturn]] void throw_twice(std::span<const Slot> stored, std::size_t index);
+// Throws ArgumentError: the slot slots[index] came earlier in the list.
+[[noreturn]] void throw_twice(std::span<const MarkedSlot> slots, std::size_t index);
 
-// The stamp of stored[index] is kWriting although no write is in progress. Throws as above if the
+// The stamp of slots[index] is kWriting although no write is in progress. Throws as above if the
 // slot comes twice in the list, otherwise MismatchError.
-[[noreturn]] void throw_marked(std::span<const Slot> stored, std::size_t index);
+[[noreturn]] void throw_marked(std::span<const MarkedSlot> slots, std::size_t index);
 
 // The checks of SlotReadTransport::put.
-void check_put(const SlotLimits& limits, Step step, std::span<const Slot> stored,
-               std::size_t rows_bytes);
+void check_put(const SlotLimits& limits, Step step, std::span<const Slot> slots,
+               std::size_t rows_bytes, std::size_t num_states);
 
 // The checks of SlotReadTransport::read, without and with those of the slots themselves.
 void check_read_sizes(std::size_t num_slots, std::size_t num_windows, std::size_t rows_bytes,

@@ -19,6 +19,7 @@
 #include "ipc/system/private_memory.h"
 #include "ipc/table/slot_buffer.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 #include "lib/internal/step_record.h"
 
 namespace moetap {
@@ -83,13 +84,14 @@ class DeviceReader final : public SlotReadTransport {
     return lease;
   }
 
-  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+           std::span<const RowState> states) override {
     if (leases_.size() > 0 && !MOETAP_OFF("H25 no put while rows are lent")) {
       throw StateError(fmt::format("put() while rows are lent: {}. detach() views before rows move",
                                    leases_.describe()));
     }
-    check_put(buffer_.limits(), step, slots, rows.size());
-    buffer_.put_in(step, slots, rows);
+    check_put(buffer_.limits(), step, slots, rows.size(), states.size());
+    buffer_.put_in(step, slots, rows, states);
   }
 
  private:
@@ -103,8 +105,8 @@ class DeviceReader final : public SlotReadTransport {
   // Private copies of a record's slots and stamps, so that what was checked is what is used,
   // whatever happens to the shared memory meanwhile.
   StepReport report_{};
-  std::vector<std::uint64_t> captured_;
-  std::vector<Slot> slots_;
+  std::vector<Step> captured_;
+  std::vector<MarkedSlot> slots_;
   // Last member, so destroyed first: from then on no lease touches the ring.
   LeaseBook leases_{[this](std::size_t leases, const LeaseBook::Entry* oldest) {
     stream_.show_leases(leases, oldest);
@@ -133,8 +135,8 @@ void DeviceReader::take_in(const RecordStream::Item& item) {
 
   StepRecordView record(shape(), descriptor.num_tokens, item.bytes);
   report_ = private_copy(*record.report);
-  private_copy<std::uint64_t>(record.captured, captured_);
-  private_copy<Slot>(record.slots, slots_);
+  private_copy<Step>(record.captured, captured_);
+  private_copy<MarkedSlot>(record.slots, slots_);
   record.report = &report_;
   record.captured = captured_;
   record.slots = std::span(slots_).first(record.slots.size());

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 
 namespace moetap::detail {
 

@@ -14,6 +14,7 @@
 #include "ipc/ring/step_outcomes.h"
 #include "ipc/system/fork_guard.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 
 namespace moetap {
 namespace {
@@ -91,10 +92,11 @@ class NativeReader : public SlotReadTransport {
     }
   }
 
-  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+           std::span<const RowState> states) override {
     const std::size_t row_bytes = buffer_.limits().row_bytes;
     maker_.require("the reader of ", segment_.name(), ", which puts rows,");
-    check_put(buffer_.limits(), step, slots, rows.size());
+    check_put(buffer_.limits(), step, slots, rows.size(), states.size());
     const std::size_t most = rows_per_hold(row_bytes);
     for (std::size_t first = 0; first < slots.size(); first += most) {
       const std::size_t n = std::min(most, slots.size() - first);
@@ -103,7 +105,8 @@ class NativeReader : public SlotReadTransport {
                            [this] { return lock_within(lock_, limit_); });
       MOETAP_POINT("put locked");
       segment_.require_name();
-      buffer_.put_in(step, slots.subspan(first, n), rows.subspan(first * row_bytes, n * row_bytes));
+      buffer_.put_in(step, slots.subspan(first, n), rows.subspan(first * row_bytes, n * row_bytes),
+                     states.empty() ? states : states.subspan(first, n));
     }
   }
 

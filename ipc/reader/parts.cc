@@ -9,6 +9,7 @@
 
 #include "ipc/internal/slot_lists.h"
 #include "ipc/reader/joined_readers.h"
+#include "lib/internal/number_format.h"
 
 namespace moetap {
 namespace {
@@ -23,8 +24,9 @@ class PartReader final : public detail::JoinedReaders {
 
   // Put into one part, no matter which: its step is greater than any that the other parts have
   // there.
-  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
-    first().put(step, slots, rows);
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+           std::span<const RowState> states) override {
+    first().put(step, slots, rows, states);
   }
 
  private:

@@ -8,10 +8,12 @@
 #include <unordered_set>
 #include <utility>
 
+#include "lib/internal/number_format.h"
+
 namespace moetap {
 
 void PendingRows::add(RowPlan plan) {
-  const std::uint64_t request = plan.request;
+  const RequestId request = plan.request;
   const auto [entry, added] = pending_.try_emplace(request);
   if (!added) {
     throw StateError(fmt::format(
@@ -41,7 +43,7 @@ void PendingRows::take_early(std::span<const BlockId> blocks, Milliseconds limit
   }
 }
 
-Routes PendingRows::collect(std::uint64_t request, Milliseconds limit) {
+Routes PendingRows::collect(RequestId request, Milliseconds limit) {
   const auto found = find(request);
   Pending& pending = found->second;
   Routes routes =
@@ -50,9 +52,9 @@ Routes PendingRows::collect(std::uint64_t request, Milliseconds limit) {
   return routes;
 }
 
-void PendingRows::drop(std::uint64_t request) { pending_.erase(find(request)); }
+void PendingRows::drop(RequestId request) { pending_.erase(find(request)); }
 
-PendingRows::Map::iterator PendingRows::find(std::uint64_t request) {
+PendingRows::Map::iterator PendingRows::find(RequestId request) {
   const auto found = pending_.find(request);
   if (found == pending_.end()) {
     throw StateError(fmt::format(

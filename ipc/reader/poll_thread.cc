@@ -154,8 +154,9 @@ class PolledSlots final : public Polled<SlotReadTransport> {
     return with_reader(
         [&](SlotReadTransport& r) { return r.lend(slots, windows, rows, states, holder); });
   }
-  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
-    with_reader([&](SlotReadTransport& r) { r.put(step, slots, rows); });
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+           std::span<const RowState> states) override {
+    with_reader([&](SlotReadTransport& r) { r.put(step, slots, rows, states); });
   }
 };
 
@@ -163,7 +164,7 @@ class PolledRequests final : public Polled<RequestReadTransport> {
  public:
   using Polled::Polled;
 
-  void take(std::uint64_t request, TokenRange range, std::span<std::byte> rows,
+  void take(RequestId request, TokenRange range, std::span<std::byte> rows,
             std::span<RowState> states, Milliseconds limit) override {
     with_reader([&](RequestReadTransport& r) { r.take(request, range, rows, states, limit); });
   }

@@ -71,19 +71,20 @@ std::size_t move_rows(Reader& reader, const MovePlan& plan, Milliseconds limit) 
   std::vector<std::byte> rows(plan.from.size() * reader.shape().row_bytes());
   std::vector<RowState> states(plan.from.size());
   reader.read(plan.from, plan.windows, rows, states);
-  std::vector<Slot> to = plan.to;
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    if (states[i] != RowState::present && states[i] != RowState::unverified) to[i] = ~to[i];
-  }
-  reader.transport_->put(plan.step, to, rows);
-  return static_cast<std::size_t>(std::ranges::count_if(to, [](Slot slot) { return slot >= 0; }));
+  reader.transport_->put(plan.step, plan.to, rows, states);
+  return static_cast<std::size_t>(std::ranges::count_if(states, has_routes));
+}
+
+void fill_rows(Reader& reader, const FillPlan& plan, std::span<const std::byte> rows,
+               std::span<const RowState> states, Milliseconds limit) {
+  if (plan.slots.empty()) return;
+  wait_for_outcome(reader, plan.last_step, limit);
+  reader.put(plan.step, plan.slots, rows, states);
 }
 
 void fill_rows(Reader& reader, const FillPlan& plan, std::span<const std::byte> rows,
                Milliseconds limit) {
-  if (plan.slots.empty()) return;
-  wait_for_outcome(reader, plan.last_step, limit);
-  reader.put(plan.step, plan.slots, rows);
+  fill_rows(reader, plan, rows, {}, limit);
 }
 
 }  // namespace moetap

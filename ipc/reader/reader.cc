@@ -35,9 +35,10 @@ Reader& Reader::create(std::unique_ptr<SlotReadTransport> transport) {
 Reader& Reader::instance() { return process_reader().instance(); }
 void Reader::destroy() { process_reader().destroy(); }
 
-void Reader::put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
-  detail::require_rows(shape(), slots, rows);
-  transport_->put(step, slots, rows);
+void Reader::put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+                 std::span<const RowState> states) {
+  detail::require_rows(shape(), slots, rows, states);
+  transport_->put(step, slots, rows, states);
 }
 
 Routes Reader::read(std::span<const BlockId> blocks, int block_size, TokenRange range,
@@ -64,7 +65,7 @@ RequestReader::RequestReader(std::unique_ptr<RequestReadTransport> transport)
     : transport_(not_null(std::move(transport))) {}
 RequestReader::~RequestReader() = default;
 
-Routes RequestReader::take(std::uint64_t request, TokenRange range, Milliseconds limit) {
+Routes RequestReader::take(RequestId request, TokenRange range, Milliseconds limit) {
   Routes routes(shape(), range, Routes::Unset());
   transport_->take(request, range, routes.bytes(), routes.states(), limit);
   return routes;

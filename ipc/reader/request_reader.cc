@@ -14,6 +14,7 @@
 
 #include "ipc/ring/record_stream.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 
 namespace moetap {
 namespace {
@@ -38,7 +39,7 @@ struct Collected {
 // without end. Bounded: nothing may grow with the number of requests.
 class TakenRequests {
  public:
-  void add(std::uint64_t request) {
+  void add(RequestId request) {
     if (requests_.size() < kKept) {
       requests_.push_back(request);
     } else {
@@ -46,13 +47,13 @@ class TakenRequests {
     }
     next_ = (next_ + 1) % kKept;
   }
-  bool contains(std::uint64_t request) const {
+  bool contains(RequestId request) const {
     return std::ranges::find(requests_, request) != requests_.end();
   }
 
  private:
   static constexpr std::size_t kKept = 4096;
-  std::vector<std::uint64_t> requests_;
+  std::vector<RequestId> requests_;
   std::size_t next_ = 0;  // the oldest entry, when full
 };
 
@@ -75,7 +76,7 @@ class RingRequestReader final : public RequestReadTransport {
     stream_.until_step(step, limit, [this](const auto& item) { take_in(item); });
   }
 
-  void take(std::uint64_t request, TokenRange range, std::span<std::byte> rows,
+  void take(RequestId request, TokenRange range, std::span<std::byte> rows,
             std::span<RowState> states, Milliseconds limit) override;
 
  private:
@@ -90,7 +91,7 @@ class RingRequestReader final : public RequestReadTransport {
 
   RecordStream stream_;
   bool may_be_cut_ = stream_.took_over();
-  std::unordered_map<std::uint64_t, Collected> requests_;
+  std::unordered_map<RequestId, Collected> requests_;
   TakenRequests taken_;
 };
 
@@ -185,7 +186,7 @@ void RingRequestReader::require_sizes(TokenRange range, std::size_t rows,
   }
 }
 
-void RingRequestReader::take(std::uint64_t request, TokenRange range, std::span<std::byte> rows,
+void RingRequestReader::take(RequestId request, TokenRange range, std::span<std::byte> rows,
                              std::span<RowState> states, Milliseconds limit) {
   require_sizes(range, rows.size(), states.size());
   auto found = requests_.find(request);

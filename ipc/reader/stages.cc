@@ -51,7 +51,8 @@ class StageReader final : public detail::JoinedReaders {
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override;
   void stamps(std::span<const Slot> slots, std::span<Step> written) override;
-  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override;
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+           std::span<const RowState> states) override;
 
  private:
   // Bytes that are contiguous both in a stage's row and in the whole row.
@@ -192,8 +193,7 @@ void StageReader::read(std::span<const Slot> slots, std::span<const StepWindow> 
   for (std::size_t i = 0; i < n; ++i) {
     states[i] = joined_state(states[i], windows[windows.size() == 1 ? 0 : i],
                              used[used.size() == 1 ? 0 : i]);
-    const bool given = states[i] == RowState::present || states[i] == RowState::unverified;
-    if (given) {
+    if (has_routes(states[i])) {
       detail::clear_gap(model_, rows.data() + i * row_bytes);  // not covered by any run
     } else {
       std::memset(rows.data() + i * row_bytes, 0xFF, row_bytes);
@@ -212,7 +212,8 @@ void StageReader::stamps(std::span<const Slot> slots, std::span<Step> written) {
   }
 }
 
-void StageReader::put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+void StageReader::put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+                      std::span<const RowState> states) {
   const std::size_t n = slots.size();
   const std::size_t row_bytes = model_.row_bytes();
   if (rows.size() != n * row_bytes) {
@@ -230,7 +231,7 @@ void StageReader::put(Step step, std::span<const Slot> slots, std::span<const st
                     rows.data() + i * row_bytes + run.in_row, run.bytes);
       }
     }
-    stage.put(step, slots, std::span(stage_rows_).first(n * stage_bytes));
+    stage.put(step, slots, std::span(stage_rows_).first(n * stage_bytes), states);
   }
 }
 

@@ -21,6 +21,7 @@
 #include "ipc/system/private_copy.h"
 #include "ipc/table/wire_lock.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 
 namespace moetap {
 namespace {
@@ -111,10 +112,11 @@ class WireReader : public SlotReadTransport {
     }
   }
 
-  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+           std::span<const RowState> states) override {
     const std::size_t row_bytes = endpoint_.shape.row_bytes();
     maker_.require("the reader of ", segment_.name(), ", which puts rows,");
-    check_put({endpoint_.num_slots, row_bytes}, step, slots, rows.size());
+    check_put({endpoint_.num_slots, row_bytes}, step, slots, rows.size(), states.size());
     const std::size_t most = rows_per_hold(wire_row_bytes(endpoint_.shape));
     for (std::size_t first = 0; first < slots.size();) {
       const auto held = lock_.hold(endpoint_.limit);
@@ -122,7 +124,11 @@ class WireReader : public SlotReadTransport {
       if (attach_again()) first = 0;
       const std::size_t end = std::min(first + most, slots.size());
       for (std::size_t i = first; i < end; ++i) {
-        write_row(slots[i], rows.subspan(i * row_bytes, row_bytes));
+        if (states.empty() || has_routes(states[i])) {
+          rows_.put(rows.subspan(i * row_bytes, row_bytes), at(slots[i]));
+        } else {
+          rows_.erase(at(slots[i]));
+        }
         MOETAP_POINT("put copied");
       }
       first = end;
@@ -148,15 +154,7 @@ class WireReader : public SlotReadTransport {
     return true;
   }
 
-  WireId* at(Slot slot) { return ids_ + static_cast<std::size_t>(slot) * rows_.row_ids(); }
-
-  void write_row(Slot stored, std::span<const std::byte> narrow) {
-    if (stored < 0) {
-      rows_.erase(at(decode_slot(stored)));
-    } else {
-      rows_.put(narrow, at(stored));
-    }
-  }
+  WireId* at(Slot slot) { return ids_ + static_cast<std::size_t>(slot.value()) * rows_.row_ids(); }
 
   // The process at the other end may ignore the lock.
   RowState read_row(Slot slot, std::byte* to) {

@@ -16,6 +16,7 @@
 #include "ipc/system/private_copy.h"
 #include "lib/internal/export.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 #include "lib/internal/text.h"
 
 namespace moetap {

@@ -90,7 +90,7 @@ void ChannelProducer::State::throw_full() const {
   const std::uint64_t released = ring.control().released.load(std::memory_order_acquire);
   const std::uint64_t waiting = committed.load(std::memory_order_acquire) - released;
   const std::string oldest =
-      waiting == 0 ? std::string("none") : std::to_string(ring.descriptor(released).step);
+      waiting == 0 ? std::string("none") : std::to_string(ring.descriptor(released).step.value());
   throw TimeoutError(fmt::format(
       "waited {} ms for a free record in {}: of its {} records {} wait for the scheduler, the "
       "oldest is of step {}; its reader is {}. Let the scheduler read every step, or raise "

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "ipc/internal/names.h"
+#include "lib/internal/number_format.h"
 
 namespace moetap {
 

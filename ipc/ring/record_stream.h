@@ -50,7 +50,7 @@ class RecordStream {
   template <class TakeIn>
   void until_step(Step step, Milliseconds limit, TakeIn&& take_in) {
     if (outcomes_.last() < step) {
-      until([&] { return outcomes_.last() >= step; }, limit, "step " + std::to_string(step),
+      until([&] { return outcomes_.last() >= step; }, limit, "step " + std::to_string(step.value()),
             take_in);
     }
     outcomes_.require_success(step);

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <utility>
 
+#include "lib/internal/number_format.h"
 #include "lib/internal/text.h"
 
 namespace moetap {

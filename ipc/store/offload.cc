@@ -30,7 +30,7 @@ bool store_block(BlockStore& store, const BlockKey& key, const Ledger& ledger, R
 }
 
 std::int64_t load_blocks(BlockStore& store, std::span<const BlockKey> keys, Ledger& ledger,
-                         Reader& reader, Step step, std::uint64_t request, std::int64_t position,
+                         Reader& reader, Step step, RequestId request, std::int64_t position,
                          Milliseconds limit) {
   check_store(store, ledger, reader);
   const auto size = static_cast<std::size_t>(ledger.block_size());
@@ -48,20 +48,21 @@ std::int64_t load_blocks(BlockStore& store, std::span<const BlockKey> keys, Ledg
                     keys.size(), ledger.block_size(), position));
   }
   const std::int64_t tokens = static_cast<std::int64_t>(keys.size()) * ledger.block_size();
-  FillPlan plan = ledger.fill(step, request, {position, position + tokens});
+  const FillPlan plan = ledger.fill(step, request, {position, position + tokens});
   if (plan.slots.empty()) return 0;
 
   const std::size_t block_bytes = store.options().block_bytes();
   std::vector<std::byte> rows(keys.size() * block_bytes);
+  std::vector<RowState> states(plan.slots.size(), RowState::present);
   std::int64_t found = 0;
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (store.get(keys[i], std::span(rows).subspan(i * block_bytes, block_bytes))) {
       ++found;
     } else {
-      for (Slot& slot : std::span(plan.slots).subspan(i * size, size)) slot = ~slot;
+      std::ranges::fill(std::span(states).subspan(i * size, size), RowState::missing);
     }
   }
-  fill_rows(reader, plan, rows, limit);
+  fill_rows(reader, plan, rows, states, limit);
   return found;
 }
 

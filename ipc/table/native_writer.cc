@@ -30,7 +30,8 @@ class NativeSink : public ShmSink {
     MOETAP_POINT("create published");
   }
 
-  void publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+  void publish(Step step, std::span<const MarkedSlot> slots,
+               std::span<const std::byte> rows) override {
     {
       const TimedHold held(control_->lock_times.writer, [this] { return hold(); });
       segment_.require_name();
@@ -40,7 +41,7 @@ class NativeSink : public ShmSink {
     announce(step);
   }
 
-  void fail(Step step, std::span<const Slot> slots, const std::string& reason) override {
+  void fail(Step step, std::span<const MarkedSlot> slots, const std::string& reason) override {
     {
       const TimedHold held(control_->lock_times.writer, [this] { return hold(); });
       if (!buffer_.invalidate(slots) &&

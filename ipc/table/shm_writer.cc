@@ -8,6 +8,7 @@
 #include "ipc/internal/shm_ends.h"
 #include "ipc/system/fork_guard.h"
 #include "lib/internal/export.h"
+#include "lib/internal/number_format.h"
 
 namespace moetap {
 
@@ -35,13 +36,14 @@ ShmWriter::ShmWriter(const Endpoint& endpoint) : state_(std::make_unique<State>(
 
 ShmWriter::~ShmWriter() = default;
 
-void ShmWriter::publish(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+void ShmWriter::publish(Step step, std::span<const MarkedSlot> slots,
+                        std::span<const std::byte> rows) {
   state_->require_may_write(step);
   state_->sink->publish(step, slots, rows);
   state_->last_step = step;
 }
 
-void ShmWriter::fail(Step step, std::span<const Slot> slots, const std::string& reason) {
+void ShmWriter::fail(Step step, std::span<const MarkedSlot> slots, const std::string& reason) {
   state_->require_may_write(step);
   state_->sink->fail(step, slots, reason);
   state_->last_step = step;

@@ -10,6 +10,7 @@
 
 #include "ipc/internal/system_limits.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 
 namespace moetap {
 namespace {
@@ -70,12 +71,14 @@ SlotBuffer::SlotBuffer(std::span<std::byte> memory, std::int64_t num_slots, std:
   }
 }
 
-void SlotBuffer::scatter(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+void SlotBuffer::scatter(Step step, std::span<const MarkedSlot> slots,
+                         std::span<const std::byte> rows) {
   copy_in(step, slots, rows);
   stamp(step, slots);
 }
 
-void SlotBuffer::copy_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+void SlotBuffer::copy_in(Step step, std::span<const MarkedSlot> slots,
+                         std::span<const std::byte> rows) {
   if (step == 0 || step == kWriting) {
     throw ArgumentError(fmt::format("{} is no step number: use 1 to {}", step, kLastStep));
   }
@@ -87,28 +90,30 @@ void SlotBuffer::copy_in(Step step, std::span<const Slot> slots, std::span<const
   MOETAP_POINT("scatter copied");
 }
 
-void SlotBuffer::stamp(Step step, std::span<const Slot> slots) {
+void SlotBuffer::stamp(Step step, std::span<const MarkedSlot> slots) {
   order_stores();
-  for (const Slot slot : slots) {
-    set_stamp(decode_slot(slot), slot < 0 ? 0 : step);
+  for (const MarkedSlot slot : slots) {
+    set_stamp(slot.slot(), slot.is_missing() ? Step() : step);
     MOETAP_POINT("scatter stamping");
   }
   MOETAP_POINT("scatter stamped");
 }
 
-void SlotBuffer::put_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+void SlotBuffer::put_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+                        std::span<const RowState> states) {
   const std::byte* from = rows.data();
-  for (const Slot stored : slots) {
-    const Slot slot = decode_slot(stored);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Slot slot = slots[i];
+    const bool stored = states.empty() || has_routes(states[i]);
     const Step current = stamp_of(slot);
     if (current <= step || current == kWriting) {
       set_stamp(slot, 0);
       MOETAP_POINT("put marked");
       order_stores();
-      if (stored >= 0) std::memcpy(row(slot), from, limits_.row_bytes);
+      if (stored) std::memcpy(row(slot), from, limits_.row_bytes);
       MOETAP_POINT("put copied");
       order_stores();
-      if (stored >= 0) set_stamp(slot, step);
+      if (stored) set_stamp(slot, step);
       MOETAP_POINT("put stamped");
     }
     from += limits_.row_bytes;
@@ -117,12 +122,12 @@ void SlotBuffer::put_in(Step step, std::span<const Slot> slots, std::span<const 
 
 // Replaces the stamps by kWriting. One that already is kWriting belongs to a slot that comes twice,
 // or was not written by us.
-void SlotBuffer::mark(std::span<const Slot> slots) {
+void SlotBuffer::mark(std::span<const MarkedSlot> slots) {
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    const Slot slot = decode_slot(slots[i]);
+    const Slot slot = slots[i].slot();
     saved_[i] = stamp_of(slot);
     if (saved_[i] == kWriting) {
-      for (std::size_t j = 0; j < i; ++j) set_stamp(decode_slot(slots[j]), saved_[j]);
+      for (std::size_t j = 0; j < i; ++j) set_stamp(slots[j].slot(), saved_[j]);
       throw_marked(slots, i);
     }
     set_stamp(slot, kWriting);
@@ -130,35 +135,34 @@ void SlotBuffer::mark(std::span<const Slot> slots) {
   }
 }
 
-void SlotBuffer::copy_rows(std::span<const Slot> slots, const std::byte* rows) {
+void SlotBuffer::copy_rows(std::span<const MarkedSlot> slots, const std::byte* rows) {
   const std::size_t row_bytes = limits_.row_bytes;
   for (std::size_t i = 0; i < slots.size();) {
-    if (slots[i] < 0) {  // missing anyway
+    if (slots[i].is_missing()) {  // its bytes do not matter
       ++i;
       continue;
     }
     const std::size_t run = run_length(slots.subspan(i));
     if (i + run + kAhead <= slots.size()) {
-      prefetch_row<1>(row(decode_slot(slots[i + run + kAhead - 1])), row_bytes);
+      prefetch_row<1>(row(slots[i + run + kAhead - 1].slot()), row_bytes);
     }
-    std::memcpy(row(slots[i]), rows + i * row_bytes, run * row_bytes);
+    std::memcpy(row(slots[i].slot()), rows + i * row_bytes, run * row_bytes);
     MOETAP_POINT("scatter copying");
     i += run;
   }
 }
 
 // As mark(), which finds slots that come twice.
-bool SlotBuffer::invalidate(std::span<const Slot> slots) {
-  const auto exists = [this](Slot slot) { return slot < limits_.num_slots; };
+bool SlotBuffer::invalidate(std::span<const MarkedSlot> slots) {
   bool are_all = true;
-  for (const Slot stored : slots) {
-    const Slot slot = decode_slot(stored);
-    are_all = are_all && exists(slot) && stamp_of(slot) != kWriting;
-    if (exists(slot)) set_stamp(slot, kWriting);
+  for (const MarkedSlot marked : slots) {
+    const Slot slot = marked.slot();
+    are_all = are_all && limits_.exists(slot) && stamp_of(slot) != kWriting;
+    if (limits_.exists(slot)) set_stamp(slot, kWriting);
     MOETAP_POINT("fail invalidating");
   }
-  for (const Slot stored : slots) {
-    if (const Slot slot = decode_slot(stored); exists(slot)) set_stamp(slot, 0);
+  for (const MarkedSlot marked : slots) {
+    if (limits_.exists(marked.slot())) set_stamp(marked.slot(), 0);
   }
   return are_all;
 }
@@ -180,9 +184,9 @@ RowState SlotBuffer::state_of(Step stamp, StepWindow window) const {
   if (MOETAP_OFF("H9 rows from before the window")) window.first = 1;
   if (MOETAP_OFF("H11 rows from behind the window")) window.last = StepWindow{}.last;
   const Step lost =
-      MOETAP_OFF("H36 rows from before a dropped step") ? Step{0} : lost_->last_in(window);
+      MOETAP_OFF("H36 rows from before a dropped step") ? Step() : lost_->last_in(window);
   window.first = std::max(window.first, lost);
-  const RowState state = row_state(stamp == kWriting ? 0 : stamp, window);
+  const RowState state = row_state(stamp == kWriting ? Step() : stamp, window);
   // Not known to be an earlier owner's.
   return state == RowState::stale && lost != 0 ? RowState::missing : state;
 }
@@ -239,7 +243,7 @@ void SlotBuffer::stamps(std::span<const Slot> slots, std::span<Step> written) co
   check_read(limits_, slots, 1, slots.size() * limits_.row_bytes, written.size());
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const Step stamp = stamp_of(slots[i]);
-    written[i] = stamp == kWriting ? 0 : stamp;
+    written[i] = stamp == kWriting ? Step() : stamp;
   }
 }
 

@@ -29,17 +29,17 @@ class SlotBuffer {
 
   const SlotLimits& limits() const { return limits_; }
 
-  // Stores rows[i] as the row of slots[i], with the stamp `step`. A row whose slot is stored as
-  // ~slot becomes missing. A call that throws has changed nothing. RangeError for a slot outside
+  // Stores rows[i] as the row of slots[i], with the stamp `step`. A row whose slot is marked
+  // becomes missing. A call that throws has changed nothing. RangeError for a slot outside
   // the buffer or too many slots. ArgumentError for a slot that comes twice, sizes that do not
   // match, or a step that cannot be a stamp. MismatchError for a stamp that our writers cannot have
   // left. A process that dies during the call leaves missing rows, never torn ones.
-  void scatter(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
+  void scatter(Step step, std::span<const MarkedSlot> slots, std::span<const std::byte> rows);
 
   // The two halves of scatter(), for callers that must check something in between. After the first
   // the rows are stored, but missing for all readers. Either stamp() or invalidate() must follow.
-  void copy_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
-  void stamp(Step step, std::span<const Slot> slots);
+  void copy_in(Step step, std::span<const MarkedSlot> slots, std::span<const std::byte> rows);
+  void stamp(Step step, std::span<const MarkedSlot> slots);
 
   // Records that the steps from `first` to `last` have no rows, and may have written to any slot.
   // In a window that includes one of them, rows of earlier steps are missing: they may be outdated.
@@ -60,30 +60,31 @@ class SlotBuffer {
 
   // See SlotReadTransport::put, for callers that have called check_put(). Leaves no stamp that a
   // later scatter() would refuse, since a process other than scatter()'s may die during the call.
-  void put_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
+  void put_in(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+              std::span<const RowState> states);
 
-  // Makes the rows of those `slots` that exist missing (including slots stored as ~slot). Returns
+  // Makes the rows of those `slots` that exist missing (including marked ones). Returns
   // whether each exists and comes once. If not, the step's real slots are not known.
-  bool invalidate(std::span<const Slot> slots);
+  bool invalidate(std::span<const MarkedSlot> slots);
 
   // See SlotReadTransport::read.
   void gather(std::span<const Slot> slots, std::span<const StepWindow> windows,
               std::span<std::byte> rows, std::span<RowState> states) const;
 
  private:
-  void mark(std::span<const Slot> slots);
-  void copy_rows(std::span<const Slot> slots, const std::byte* rows);
+  void mark(std::span<const MarkedSlot> slots);
+  void copy_rows(std::span<const MarkedSlot> slots, const std::byte* rows);
   RowState state_of(Step stamp, StepWindow window) const;
   bool look_up(std::span<const Slot> slots, std::span<const StepWindow> windows,
                std::span<RowState> states) const;
   Step stamp_of(Slot slot) const {
-    return std::atomic_ref(stamps_[slot]).load(std::memory_order_relaxed);
+    return std::atomic_ref(stamps_[slot.value()]).load(std::memory_order_relaxed);
   }
   void set_stamp(Slot slot, Step step) {
-    std::atomic_ref(stamps_[slot]).store(step, std::memory_order_relaxed);
+    std::atomic_ref(stamps_[slot.value()]).store(step, std::memory_order_relaxed);
   }
   std::byte* row(Slot slot) const {
-    return rows_ + static_cast<std::size_t>(slot) * limits_.row_bytes;
+    return rows_ + static_cast<std::size_t>(slot.value()) * limits_.row_bytes;
   }
 
   SlotLimits limits_;

@@ -7,74 +7,82 @@
 #include <algorithm>
 #include <vector>
 
+#include "lib/internal/number_format.h"
+
 namespace moetap {
 namespace {
 
+Slot plain(Slot slot) { return slot; }
+Slot plain(MarkedSlot marked) { return marked.slot(); }
+
 // No early exit: lists are long and invalid slots rare.
-template <class Decode>
-void check_range(std::span<const Slot> slots, std::int64_t num_slots, Decode decode) {
-  const auto limit = static_cast<std::uint64_t>(num_slots);
-  std::uint64_t bad = 0;
-  for (const Slot slot : slots) bad |= static_cast<std::uint64_t>(decode(slot)) >= limit;
-  if (bad == 0) return;
+template <class S>
+void check_range(std::span<const S> slots, const SlotLimits& limits) {
+  bool bad = false;
+  for (const S slot : slots) bad |= !limits.exists(plain(slot));
+  if (!bad) return;
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    const Slot slot = decode(slots[i]);
-    if (slot < 0 || slot >= num_slots) {
+    const Slot slot = plain(slots[i]);
+    if (!limits.exists(slot)) {
       throw RangeError(
           fmt::format("slot {} (number {} of {}) is outside the buffer's {} slots: configure both "
                       "ends with num_slots = num_blocks * block_size of the anchor KV-cache group",
-                      slot, i, slots.size(), num_slots));
+                      slot, i, slots.size(), limits.num_slots));
     }
   }
 }
 
-void check_bytes(const SlotLimits& limits, std::span<const Slot> stored, std::size_t rows_bytes) {
-  if (rows_bytes == stored.size() * limits.row_bytes) return;
+void check_bytes(const SlotLimits& limits, std::size_t num_slots, std::size_t rows_bytes) {
+  if (rows_bytes == num_slots * limits.row_bytes) return;
   throw ArgumentError(fmt::format("{} bytes of rows for {} slots: {} bytes are needed", rows_bytes,
-                                  stored.size(), stored.size() * limits.row_bytes));
+                                  num_slots, num_slots * limits.row_bytes));
 }
 
 }  // namespace
 
-void check_write(const SlotLimits& limits, std::int64_t max_rows, std::span<const Slot> stored,
+void check_write(const SlotLimits& limits, std::int64_t max_rows, std::span<const MarkedSlot> slots,
                  std::size_t rows_bytes) {
-  if (stored.size() > static_cast<std::size_t>(max_rows)) {
+  if (slots.size() > static_cast<std::size_t>(max_rows)) {
     throw RangeError(
         fmt::format("{} rows in a step, but at most {} are allowed: raise max_tokens at both ends",
-                    stored.size(), max_rows));
+                    slots.size(), max_rows));
   }
-  check_bytes(limits, stored, rows_bytes);
-  check_range(stored, limits.num_slots, decode_slot);
+  check_bytes(limits, slots.size(), rows_bytes);
+  check_range(slots, limits);
 }
 
-void check_put(const SlotLimits& limits, Step step, std::span<const Slot> stored,
-               std::size_t rows_bytes) {
+void check_put(const SlotLimits& limits, Step step, std::span<const Slot> slots,
+               std::size_t rows_bytes, std::size_t num_states) {
   if (step == 0 || step > kLastStep) {
     throw ArgumentError(fmt::format("{} is no step number: use 1 to {}", step, kLastStep));
   }
-  check_bytes(limits, stored, rows_bytes);
-  check_range(stored, limits.num_slots, decode_slot);
-  std::vector<Slot> sorted(stored.size());
-  std::ranges::transform(stored, sorted.begin(), decode_slot);
+  check_bytes(limits, slots.size(), rows_bytes);
+  check_range(slots, limits);
+  if (num_states != 0 && num_states != slots.size()) {
+    throw ArgumentError(
+        fmt::format("{} states of {} rows to be put: give one for each, or none if all are present",
+                    num_states, slots.size()));
+  }
+  std::vector<Slot> sorted(slots.begin(), slots.end());
   std::ranges::sort(sorted);
   const auto twice = std::ranges::adjacent_find(sorted);
   if (twice == sorted.end()) return;
   throw ArgumentError(
       fmt::format("slot {} comes twice in a list of {} rows to be put: each has a slot of its own",
-                  *twice, stored.size()));
+                  *twice, slots.size()));
 }
 
-void throw_twice(std::span<const Slot> stored, std::size_t index) {
+void throw_twice(std::span<const MarkedSlot> slots, std::size_t index) {
   throw ArgumentError(fmt::format(
       "slot {} comes twice in a step (the second time as number {} of {}): each token of a step "
       "has a slot of its own",
-      decode_slot(stored[index]), index, stored.size()));
+      slots[index].slot(), index, slots.size()));
 }
 
-void throw_marked(std::span<const Slot> stored, std::size_t index) {
-  const Slot slot = decode_slot(stored[index]);
-  for (const Slot earlier : stored.first(index)) {
-    if (decode_slot(earlier) == slot) throw_twice(stored, index);
+void throw_marked(std::span<const MarkedSlot> slots, std::size_t index) {
+  const Slot slot = slots[index].slot();
+  for (const MarkedSlot earlier : slots.first(index)) {
+    if (earlier.slot() == slot) throw_twice(slots, index);
   }
   throw MismatchError(fmt::format(
       "slot {} is marked as being written, but nobody writes it: its stamp was overwritten by "
@@ -99,7 +107,7 @@ void check_read_sizes(std::size_t num_slots, std::size_t num_windows, std::size_
 void check_read(const SlotLimits& limits, std::span<const Slot> slots, std::size_t num_windows,
                 std::size_t rows_bytes, std::size_t num_states) {
   check_read_sizes(slots.size(), num_windows, rows_bytes, num_states, limits.row_bytes);
-  check_range(slots, limits.num_slots, [](Slot slot) { return slot; });
+  check_range(slots, limits);
 }
 
 void check_arrived(std::span<const StepWindow> windows, Step last_step) {

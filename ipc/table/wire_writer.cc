@@ -48,7 +48,7 @@ class WireSink : public ShmSink {
     MOETAP_POINT("create published");
   }
 
-  void publish(Step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+  void publish(Step, std::span<const MarkedSlot> slots, std::span<const std::byte> rows) override {
     check_write({num_slots_, shape_.row_bytes()}, max_tokens_, slots, rows.size());
     check_distinct(slots);
     {
@@ -58,10 +58,10 @@ class WireSink : public ShmSink {
     MOETAP_POINT("publish unlocked");
   }
 
-  void fail(Step, std::span<const Slot> slots, const std::string&) override {
+  void fail(Step, std::span<const MarkedSlot> slots, const std::string&) override {
     const TimedHold held(times_.writer, [this] { return hold(); });
-    for (const Slot stored : slots) {
-      if (const Slot slot = decode_slot(stored); slot < num_slots_) erase(slot);
+    for (const MarkedSlot marked : slots) {
+      if (marked.slot() < Slot(num_slots_)) erase(marked.slot());
       MOETAP_POINT("fail invalidating");
     }
   }
@@ -84,36 +84,43 @@ class WireSink : public ShmSink {
     ids_ = reinterpret_cast<WireId*>(segment_.bytes().data());
   }
 
-  void write(std::span<const Slot> slots, std::span<const std::byte> rows) {
+  void write(std::span<const MarkedSlot> slots, std::span<const std::byte> rows) {
     for (std::size_t i = 0; i < slots.size();) {
-      const std::size_t run = run_length(slots.subspan(i));
-      if (slots[i] < 0) {
-        erase(decode_slot(slots[i]));
+      const Slot slot = slots[i].slot();
+      if (slots[i].is_missing()) {
+        erase(slot);
         ++i;
         continue;
       }
+      const std::size_t run = run_length(slots.subspan(i));
       const std::size_t row_bytes = shape_.row_bytes();
-      rows_.put(rows.subspan(i * row_bytes, run * row_bytes), row(slots[i]));
+      rows_.put(rows.subspan(i * row_bytes, run * row_bytes), row(slot));
       MOETAP_POINT("publish copying");
       i += run;
     }
   }
 
+  static std::size_t index(MarkedSlot marked) {
+    return static_cast<std::size_t>(marked.slot().value());
+  }
+
   // The layout has no stamps, so marks are kept here: one bit per slot.
-  void check_distinct(std::span<const Slot> slots) {
+  void check_distinct(std::span<const MarkedSlot> slots) {
     std::size_t marked = 0;
     for (; marked < slots.size(); ++marked) {
-      auto seen = seen_[static_cast<std::size_t>(decode_slot(slots[marked]))];
+      auto seen = seen_[index(slots[marked])];
       if (seen) break;
       seen = true;
     }
-    for (const Slot slot : slots.first(marked)) {
-      seen_[static_cast<std::size_t>(decode_slot(slot))] = false;
+    for (const MarkedSlot slot : slots.first(marked)) {
+      seen_[index(slot)] = false;
     }
     if (marked < slots.size()) throw_twice(slots, marked);
   }
 
-  WireId* row(Slot slot) const { return ids_ + static_cast<std::size_t>(slot) * rows_.row_ids(); }
+  WireId* row(Slot slot) const {
+    return ids_ + static_cast<std::size_t>(slot.value()) * rows_.row_ids();
+  }
   void erase(Slot slot) { rows_.erase(row(slot)); }
 
   ModelShape shape_;

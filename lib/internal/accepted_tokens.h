@@ -17,12 +17,12 @@ MOETAP_INTERNAL_API std::int64_t count_standing(TokenRange positions, std::int64
 // ArgumentError unless each of the `count` accepted tokens is given, and none twice, and those at
 // positions below `drafts`, which are no drafts, are in their places. RangeError for a token that
 // the step did not compute.
-MOETAP_INTERNAL_API void check_accepted(Step step, std::uint64_t request, TokenRange positions,
+MOETAP_INTERNAL_API void check_accepted(Step step, RequestId request, TokenRange positions,
                                         std::int64_t drafts, std::int64_t count,
                                         std::span<const std::int64_t> accepted);
 
 // StateError if a token is accepted for another position than its own; `why` says why none can be.
-MOETAP_INTERNAL_API void check_in_place(Step step, std::uint64_t request,
+MOETAP_INTERNAL_API void check_in_place(Step step, RequestId request,
                                         std::span<const std::int64_t> accepted, const char* why);
 
 }  // namespace moetap::detail

@@ -36,10 +36,10 @@ bool can_be_present(const ModelShape& shape, std::span<const std::byte> rows);
 [[noreturn]] void refuse_repeated(const ModelShape& shape, int layer, std::int64_t id,
                                   std::string_view name);
 
-// As refuse_row(), for the first rows[i] with slot >= 0 that cannot be present. A row whose slot is
-// given as ~slot is missing, whatever its bytes. Sizes that do not match are left to the function
-// that takes the rows.
-void require_rows(const ModelShape& shape, std::span<const Slot> stored,
-                  std::span<const std::byte> rows);
+// As refuse_row(), for the first rows[i] that cannot be present. A row is missing, whatever its
+// bytes, if `states` says so; see SlotReadTransport::put. Sizes that do not match are left to the
+// function that takes the rows.
+void require_rows(const ModelShape& shape, std::span<const Slot> slots,
+                  std::span<const std::byte> rows, std::span<const RowState> states);
 
 }  // namespace moetap::detail

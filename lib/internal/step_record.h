@@ -11,14 +11,16 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 
 #include "lib/internal/export.h"
+#include "lib/internal/marked_slot.h"
 
 namespace moetap {
 
 // The head of a record, written on the device.
 struct StepReport {
-  std::uint64_t step;
+  Step step;
   std::int64_t num_tokens;   // whose rows are in the record
   std::int64_t step_tokens;  // of the forward pass
   std::uint32_t fault;       // DeviceFault: the first fault, if any
@@ -26,12 +28,13 @@ struct StepReport {
   std::int64_t fault_token;
   std::int64_t fault_value;
 };
+static_assert(sizeof(StepReport) == 48 && std::is_trivially_copyable_v<StepReport>);
 
-// A record is [StepReport][captured: num_layers x uint64][slots: num_tokens x int64][rows].
+// A record is [StepReport][captured: num_layers x uint64][slots: num_tokens x MarkedSlot][rows].
 // `num_tokens` counts the tokens whose rows are wanted, in order. `captured[l]` is the step in
-// which layer l was last captured. The slot of a row with a missing route is stored as ~slot. Rows
-// are narrow, row_bytes each. All parts are 64-byte aligned. A record of fewer tokens is shorter,
-// so that one contiguous copy moves it.
+// which layer l was last captured. The slot of a row with a missing route is marked. Rows are
+// narrow, row_bytes each. All parts are 64-byte aligned. A record of fewer tokens is shorter, so
+// that one contiguous copy moves it.
 struct MOETAP_INTERNAL_API StepRecordLayout {
   StepRecordLayout(const ModelShape& shape, std::int64_t num_tokens);
   std::size_t captured;  // byte offsets
@@ -44,8 +47,8 @@ struct MOETAP_INTERNAL_API StepRecordLayout {
 struct MOETAP_INTERNAL_API StepRecordView {
   StepRecordView(const ModelShape& shape, std::int64_t num_tokens, std::span<std::byte> bytes);
   StepReport* report;
-  std::span<std::uint64_t> captured;
-  std::span<Slot> slots;  // ~slot: the row has a missing route
+  std::span<Step> captured;
+  std::span<MarkedSlot> slots;
   std::span<std::byte> rows;
 };
 

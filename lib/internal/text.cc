@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#include "lib/internal/number_format.h"
+
 namespace moetap::detail {
 
 std::string join_ranges(std::span<const int> numbers) {

@@ -6,13 +6,15 @@
 
 #include <algorithm>
 
+#include "lib/internal/number_format.h"
+
 namespace moetap::detail {
 
 std::int64_t count_standing(TokenRange positions, std::int64_t num_tokens) {
   return std::clamp<std::int64_t>(num_tokens - 1 - positions.start, 0, positions.size());
 }
 
-void check_accepted(Step step, std::uint64_t request, TokenRange positions, std::int64_t drafts,
+void check_accepted(Step step, RequestId request, TokenRange positions, std::int64_t drafts,
                     std::int64_t count, std::span<const std::int64_t> accepted) {
   if (std::ssize(accepted) < count) {
     throw ArgumentError(fmt::format(
@@ -46,7 +48,7 @@ void check_accepted(Step step, std::uint64_t request, TokenRange positions, std:
   }
 }
 
-void check_in_place(Step step, std::uint64_t request, std::span<const std::int64_t> accepted,
+void check_in_place(Step step, RequestId request, std::span<const std::int64_t> accepted,
                     const char* why) {
   for (std::size_t i = 0; i < accepted.size(); ++i) {
     if (accepted[i] == static_cast<std::int64_t>(i)) continue;

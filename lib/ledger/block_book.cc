@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 
 namespace moetap::detail {
 namespace {
@@ -30,7 +31,7 @@ BlockBook::BlockBook(std::int64_t num_blocks, int block_size)
       stamps_(blocks_.size() * static_cast<std::size_t>(block_size)) {}
 
 void BlockBook::require_valid(BlockId block) const {
-  if (block >= 0 && block < num_blocks()) return;
+  if (block >= 0 && block < BlockId(num_blocks())) return;
   throw RangeError(
       fmt::format("block {} is outside [0, {}), the anchor KV-cache group's blocks that the ledger "
                   "was made for",
@@ -71,7 +72,8 @@ BlockClaim BlockBook::give(BlockId block, int kept) {
 }
 
 std::span<const RowStamp> BlockBook::stamps(BlockId block) const {
-  return {stamps_.data() + block * block_size_, static_cast<std::size_t>(block_size_)};
+  return {stamps_.data() + first_slot(block, block_size_).value(),
+          static_cast<std::size_t>(block_size_)};
 }
 
 void BlockBook::compute(Step step, BlockId block, int first, int draft, int end) {
@@ -81,7 +83,7 @@ void BlockBook::compute(Step step, BlockId block, int first, int draft, int end)
   std::fill(stamps + draft, stamps + end, RowStamp::draft(step));
 }
 
-void BlockBook::hold(std::span<const BlockId> blocks, std::uint64_t request) {
+void BlockBook::hold(std::span<const BlockId> blocks, RequestId request) {
   for (const BlockId block : blocks) {
     at(block).holder = request;
     ++at(block).holds;

@@ -16,30 +16,30 @@ namespace moetap::detail {
 class RowStamp {
  public:
   // Steps are smaller than this.
-  static constexpr Step kStepLimit = Step{1} << 62;
+  static constexpr Step kStepLimit = Step(std::uint64_t{1} << 62);
 
   RowStamp() = default;
-  static RowStamp computed(Step step) { return RowStamp(step); }
-  static RowStamp draft(Step step) { return RowStamp(step | kDraft); }
-  static RowStamp put(Step step) { return RowStamp(step | kPut); }
+  static RowStamp computed(Step step) { return RowStamp(step.value()); }
+  static RowStamp draft(Step step) { return RowStamp(step.value() | kDraft); }
+  static RowStamp put(Step step) { return RowStamp(step.value() | kPut); }
 
   // The same row, put elsewhere under this number.
-  RowStamp moved(Step step) const { return RowStamp(step | kPut | (bits_ & kDraft)); }
+  RowStamp moved(Step step) const { return RowStamp(step.value() | kPut | (bits_ & kDraft)); }
   // The same row, whose token was accepted here.
   RowStamp standing() const { return RowStamp(bits_ & ~kDraft); }
 
-  Step step() const { return bits_ & (kStepLimit - 1); }
+  Step step() const { return Step(bits_ & (kDraft - 1)); }
   // The step of the position's row; 0 if the row is a draft's.
-  Step row_step() const { return is_draft() ? 0 : step(); }
+  Step row_step() const { return is_draft() ? Step() : step(); }
   bool is_put() const { return (bits_ & kPut) != 0; }
   bool is_draft() const { return (bits_ & kDraft) != 0; }
 
  private:
-  static constexpr Step kDraft = kStepLimit;
-  static constexpr Step kPut = kStepLimit << 1;
+  static constexpr std::uint64_t kDraft = kStepLimit.value();
+  static constexpr std::uint64_t kPut = kDraft << 1;
 
-  explicit RowStamp(Step bits) : bits_(bits) {}
-  Step bits_ = 0;
+  explicit RowStamp(std::uint64_t bits) : bits_(bits) {}
+  std::uint64_t bits_ = 0;
 };
 
 // A request's claim to a block. It is valid until the block is given to another request.
@@ -99,7 +99,7 @@ class BlockBook {
   // The last step that computes rows of the block, for any request.
   Step last_write(BlockId block) const { return at(block).last_write; }
 
-  void hold(std::span<const BlockId> blocks, std::uint64_t request);
+  void hold(std::span<const BlockId> blocks, RequestId request);
   void release(std::span<const BlockId> blocks);
   bool held(BlockId block) const { return at(block).holds != 0; }
 
@@ -110,15 +110,17 @@ class BlockBook {
     Step last_put = 0;
     Step last_put_before = 0;
     Step moved_in = 0;
-    std::uint64_t mark = 0;    // the last require_distinct() that saw it
-    std::uint64_t holder = 0;  // the last request that held the block
+    std::uint64_t mark = 0;  // the last require_distinct() that saw it
+    RequestId holder = 0;    // the last request that held the block
     std::uint32_t holds = 0;
     bool hit = false;  // since it was given to its owner
   };
 
-  const Block& at(BlockId block) const { return blocks_[static_cast<std::size_t>(block)]; }
-  Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
-  RowStamp* mutable_stamps(BlockId block) { return stamps_.data() + block * block_size_; }
+  const Block& at(BlockId block) const { return blocks_[static_cast<std::size_t>(block.value())]; }
+  Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block.value())]; }
+  RowStamp* mutable_stamps(BlockId block) {
+    return stamps_.data() + first_slot(block, block_size_).value();
+  }
 
   int block_size_;
   std::vector<Block> blocks_;

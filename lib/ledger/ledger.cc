@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 #include "lib/ledger/ledger_state.h"
 
 namespace moetap {
@@ -29,10 +30,10 @@ Ledger::~Ledger() = default;
 std::int64_t Ledger::num_slots() const { return state_->book.num_slots(); }
 int Ledger::block_size() const { return state_->book.block_size(); }
 
-bool Ledger::wants_rows(std::uint64_t request) const { return state_->find(request).wants_rows; }
+bool Ledger::wants_rows(RequestId request) const { return state_->find(request).wants_rows; }
 std::int64_t Ledger::num_wanting() const { return state_->wanting; }
 
-const Ledger::State::Request& Ledger::State::find(std::uint64_t request) const {
+const Ledger::State::Request& Ledger::State::find(RequestId request) const {
   const auto found = requests.find(request);
   if (found == requests.end()) {
     throw StateError(
@@ -41,7 +42,7 @@ const Ledger::State::Request& Ledger::State::find(std::uint64_t request) const {
   return found->second;
 }
 
-Ledger::State::Request& Ledger::State::running(std::uint64_t request, const char* call) {
+Ledger::State::Request& Ledger::State::running(RequestId request, const char* call) {
   auto& found = find(request);
   if (found.preempted) {
     throw StateError(
@@ -50,7 +51,7 @@ Ledger::State::Request& Ledger::State::running(std::uint64_t request, const char
   return found;
 }
 
-void Ledger::State::erase(std::uint64_t request) {
+void Ledger::State::erase(RequestId request) {
   const auto found = requests.find(request);
   if (found->second.wants_rows) --wanting;
   requests.erase(found);
@@ -121,12 +122,10 @@ void Ledger::State::preempt(Request& request) {
   request.preempted_in = last;
 }
 
-void Ledger::preempt(std::uint64_t request) {
-  state_->preempt(state_->running(request, "preempt()"));
-}
+void Ledger::preempt(RequestId request) { state_->preempt(state_->running(request, "preempt()")); }
 
 // A run that sampled nothing computed only what the next run computes again.
-RowPlan Ledger::preempt_keeping(std::uint64_t request) {
+RowPlan Ledger::preempt_keeping(RequestId request) {
   State& s = *state_;
   auto& r = s.running(request, "preempt_keeping()");
   const bool sampled = r.num_tokens > r.placed;
@@ -140,7 +139,7 @@ RowPlan Ledger::preempt_keeping(std::uint64_t request) {
   return plan;
 }
 
-void Ledger::resume(std::uint64_t request, const Placement& placement) {
+void Ledger::resume(RequestId request, const Placement& placement) {
   auto& found = state_->find(request);
   if (!found.preempted) {
     throw StateError(fmt::format("resume() of request {}, which is not preempted", request));
@@ -212,7 +211,7 @@ void Ledger::State::remember(Request& request, const Request::InFlight& flight) 
   if (again || (drafted && flight.step > last_put)) request.in_flight.push_back(flight);
 }
 
-void Ledger::schedule(Step step, std::uint64_t request, TokenRange positions,
+void Ledger::schedule(Step step, RequestId request, TokenRange positions,
                       std::span<const BlockId> new_blocks) {
   State& s = *state_;
   auto& r = s.running(request, "schedule()");

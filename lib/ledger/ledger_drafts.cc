@@ -7,6 +7,7 @@
 
 #include "lib/internal/accepted_tokens.h"
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 #include "lib/ledger/ledger_state.h"
 
 namespace moetap {
@@ -90,8 +91,8 @@ RowStamp Ledger::State::row_of(const Request& request, std::int64_t position, St
   return known ? stamp : RowStamp();
 }
 
-Ledger::State::Request& Ledger::State::accepting(Step step, std::uint64_t id,
-                                                 std::int64_t num_tokens, const char* call) {
+Ledger::State::Request& Ledger::State::accepting(Step step, RequestId id, std::int64_t num_tokens,
+                                                 const char* call) {
   Request& request = find(id);
   check_step(step, call);
   if (num_tokens < request.num_tokens) {
@@ -151,7 +152,7 @@ std::int64_t Ledger::State::count_standing(const Request::InFlight& flight,
   return flight.guessed ? 0 : detail::count_standing(flight.positions, num_tokens);
 }
 
-void Ledger::accept(Step step, std::uint64_t request, std::int64_t num_tokens) {
+void Ledger::accept(Step step, RequestId request, std::int64_t num_tokens) {
   State& s = *state_;
   auto& r = s.accepting(step, request, num_tokens, "accept()");
   const auto* const flight = State::in_flight(r, step);
@@ -182,9 +183,9 @@ Ledger::State::Settlement Ledger::State::settle(const Request& request,
     const bool moves = position != computed_at && row.step() > flushed && from && to;
     result.stamps.push_back(moves ? RowStamp::put(moved_as) : row.standing());
     if (!moves) continue;
-    result.plan.from.push_back(from->block * book.block_size() + from->offset);
+    result.plan.from.push_back(first_slot(from->block, book.block_size()) + from->offset);
     result.plan.windows.push_back({row.step(), row.step()});
-    result.plan.to.push_back(to->block * book.block_size() + to->offset);
+    result.plan.to.push_back(first_slot(to->block, book.block_size()) + to->offset);
     result.plan.last_step = flight.step;
   }
   return result;
@@ -196,7 +197,7 @@ void Ledger::State::check_moved_as(const Settlement& settlement) const {
   if (settlement.plan.to.empty()) return;
   if (step != last_accept || step != last) return check_own_step(step, "accept()");
   for (const Slot slot : settlement.plan.to) {
-    const BlockId block = slot / book.block_size();
+    const BlockId block(slot.value() / book.block_size());
     if (book.last_put_before(block) < step || MOETAP_OFF("H30 a number of one owner")) continue;
     throw StateError(
         fmt::format("accept() as step {}: rows of an earlier owner of block {} were put there as "
@@ -205,7 +206,7 @@ void Ledger::State::check_moved_as(const Settlement& settlement) const {
   }
 }
 
-MovePlan Ledger::accept(Step step, std::uint64_t request, std::int64_t num_tokens,
+MovePlan Ledger::accept(Step step, RequestId request, std::int64_t num_tokens,
                         std::span<const std::int64_t> accepted, Step moved_as) {
   State& s = *state_;
   auto& r = s.accepting(step, request, num_tokens, "accept()");
@@ -274,7 +275,7 @@ void Ledger::State::drop_rejected(Request& request, const Request::InFlight& fli
   }
 }
 
-void Ledger::accept_blocks(Step step, std::uint64_t request, std::int64_t num_tokens,
+void Ledger::accept_blocks(Step step, RequestId request, std::int64_t num_tokens,
                            std::span<const std::int64_t> accepted) {
   State& s = *state_;
   auto& r = s.accepting(step, request, num_tokens, "accept_blocks()");
@@ -305,7 +306,7 @@ void Ledger::accept_blocks(Step step, std::uint64_t request, std::int64_t num_to
 }
 
 // If nothing is known of a step's drafts, no token can have been accepted elsewhere.
-void Ledger::State::check_in_place(const Request& request, std::uint64_t id, Step step,
+void Ledger::State::check_in_place(const Request& request, RequestId id, Step step,
                                    std::span<const std::int64_t> accepted) const {
   if (!request.wants_rows || of_earlier_run(request, step)) return;
   detail::check_in_place(step, id, accepted,

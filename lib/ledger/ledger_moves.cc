@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 #include "lib/ledger/ledger_state.h"
 
 namespace moetap {
@@ -38,9 +39,9 @@ MovePlan Ledger::State::carry(Step step, std::span<const BlockMove> moves) {
       const bool moves_along = stamp.step() > flushed;
       stamps.push_back(moves_along ? stamp.moved(step) : stamp);
       if (!moves_along) continue;
-      plan.from.push_back(from * size + offset);
+      plan.from.push_back(first_slot(from, size) + offset);
       plan.windows.push_back({stamp.step(), stamp.step()});
-      plan.to.push_back(to * size + offset);
+      plan.to.push_back(first_slot(to, size) + offset);
     }
   }
   const RowStamp* stamp = stamps.data();
@@ -109,7 +110,7 @@ MovePlan Ledger::move(Step step, std::span<const BlockMove> moves) {
   return plan;
 }
 
-MovePlan Ledger::copy(Step step, std::uint64_t request, BlockMove move) {
+MovePlan Ledger::copy(Step step, RequestId request, BlockMove move) {
   State& s = *state_;
   auto& r = s.running(request, "copy()");
   s.check_own_step(step, "copy()");
@@ -143,7 +144,7 @@ void Ledger::flush() {
   if (!MOETAP_OFF("H29 rows of old weights")) state_->flushed = state_->last;
 }
 
-FillPlan Ledger::fill(Step step, std::uint64_t request, TokenRange positions) {
+FillPlan Ledger::fill(Step step, RequestId request, TokenRange positions) {
   State& s = *state_;
   auto& r = s.running(request, "fill()");
   s.check_own_step(step, "fill()");
@@ -157,7 +158,7 @@ FillPlan Ledger::fill(Step step, std::uint64_t request, TokenRange positions) {
       const BlockId block = r.claims[index].block;
       plan.last_step = std::max(plan.last_step, s.book.last_write(block));
       for (int offset = first; offset < end; ++offset) {
-        plan.slots.push_back(block * block_size() + offset);
+        plan.slots.push_back(first_slot(block, block_size()) + offset);
         s.book.set(block, offset, RowStamp::put(step));
       }
     });

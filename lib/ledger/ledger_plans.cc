@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 #include "lib/ledger/ledger_state.h"
 
 namespace moetap {
@@ -35,7 +36,7 @@ void Ledger::State::read_block(RowPlan& plan, const BlockClaim& claim, int first
   const bool lost = !book.stands(claim);
   if (!lost) plan.blocks.push_back(claim.block);
   const auto stamps = book.stamps(claim.block).subspan(first, end - first);
-  const Slot slot = claim.block * book.block_size() + first;
+  const Slot slot = first_slot(claim.block, book.block_size()) + first;
   const auto at = static_cast<std::size_t>(position - plan.range.start);
   Slot* const slots = plan.slots.data() + at;
   StepWindow* const windows = plan.windows.data() + at;
@@ -43,7 +44,7 @@ void Ledger::State::read_block(RowPlan& plan, const BlockClaim& claim, int first
   bool known = !lost;
   for (std::size_t i = 0; i < stamps.size(); ++i) {
     const Step step = stamps[i].row_step();
-    slots[i] = slot + static_cast<Slot>(i);
+    slots[i] = slot + static_cast<std::int64_t>(i);
     windows[i] = {step, step};
     known &= step > flushed;
     last = std::max(last, stamps[i].is_put() ? 0 : step);
@@ -71,7 +72,7 @@ void Ledger::State::judge_block(RowPlan& plan, std::span<const detail::RowStamp>
   }
 }
 
-RowPlan Ledger::State::plan(std::uint64_t id, const Request& request, TokenRange range) const {
+RowPlan Ledger::State::plan(RequestId id, const Request& request, TokenRange range) const {
   RowPlan plan;
   plan.request = id;
   plan.range = range;
@@ -106,7 +107,7 @@ TokenRange Ledger::State::available(const Request& request, std::int64_t start) 
   return {start, std::max(start, std::min(request.num_tokens - 1, request.computed))};
 }
 
-RowPlan Ledger::finish(std::uint64_t request, std::int64_t num_tokens) {
+RowPlan Ledger::finish(RequestId request, std::int64_t num_tokens) {
   State& s = *state_;
   const auto& r = s.find(request);
   if (num_tokens <= r.start && r.kept == 0) {
@@ -121,7 +122,7 @@ RowPlan Ledger::finish(std::uint64_t request, std::int64_t num_tokens) {
   return plan;
 }
 
-RowPlan Ledger::abort(std::uint64_t request) {
+RowPlan Ledger::abort(RequestId request) {
   State& s = *state_;
   const auto& r = s.find(request);
   RowPlan plan =
@@ -130,7 +131,7 @@ RowPlan Ledger::abort(std::uint64_t request) {
   return plan;
 }
 
-RowPlan Ledger::rows_since(std::uint64_t request, std::int64_t start) const {
+RowPlan Ledger::rows_since(RequestId request, std::int64_t start) const {
   const State& s = *state_;
   const auto& r = s.find(request);
   if (!r.wants_rows) {

@@ -59,13 +59,13 @@ struct MOETAP_HIDDEN Ledger::State {
   State(std::int64_t num_blocks, int block_size, Drafts of_drafts)
       : book(num_blocks, block_size), drafts(of_drafts), requests(&pool) {}
 
-  const Request& find(std::uint64_t request) const;
-  Request& find(std::uint64_t request) {
+  const Request& find(RequestId request) const;
+  Request& find(RequestId request) {
     return const_cast<Request&>(std::as_const(*this).find(request));
   }
   // A request that is not preempted.
-  Request& running(std::uint64_t request, const char* call);
-  void erase(std::uint64_t request);
+  Request& running(RequestId request, const char* call);
+  void erase(RequestId request);
   void preempt(Request& request);
   void place(Request& request, const Placement& placement);
   void check_placement(const Placement& placement) const;
@@ -92,8 +92,8 @@ struct MOETAP_HIDDEN Ledger::State {
   }
   static std::int64_t count_standing(const Request::InFlight& flight, std::int64_t num_tokens);
   // The request, for an accept() of this step.
-  Request& accepting(Step step, std::uint64_t id, std::int64_t num_tokens, const char* call);
-  void check_in_place(const Request& request, std::uint64_t id, Step step,
+  Request& accepting(Step step, RequestId id, std::int64_t num_tokens, const char* call);
+  void check_in_place(const Request& request, RequestId id, Step step,
                       std::span<const std::int64_t> accepted) const;
   void stand(Request& request, Step step, std::int64_t num_tokens);
 
@@ -119,7 +119,7 @@ struct MOETAP_HIDDEN Ledger::State {
   void judge_block(RowPlan& plan, std::span<const detail::RowStamp> stamps, bool lost,
                    std::int64_t position) const;
   static void miss(RowPlan& plan, TokenRange positions);
-  RowPlan plan(std::uint64_t id, const Request& request, TokenRange range) const;
+  RowPlan plan(RequestId id, const Request& request, TokenRange range) const;
   TokenRange available(const Request& request, std::int64_t start) const;
 
   // Calls visit(index, first, end) for each block of `positions`, with the block's slots [first,
@@ -131,7 +131,7 @@ struct MOETAP_HIDDEN Ledger::State {
   const Drafts drafts;
   // Reuses the memory of ended requests for new ones.
   std::pmr::unsynchronized_pool_resource pool{std::pmr::pool_options{0, std::size_t{4} << 20}};
-  std::pmr::unordered_map<std::uint64_t, Request> requests;
+  std::pmr::unordered_map<RequestId, Request> requests;
   std::vector<BlockId> checked;  // scratch
   Step last = 0;                 // the newest step that was used
   Step last_put = 0;             // the newest that move(), copy(), fill() or accept() used

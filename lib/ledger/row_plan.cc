@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "lib/internal/number_format.h"
+
 namespace moetap {
 
 void MovePlan::append(const MovePlan& next) {

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <vector>
 
+#include "lib/internal/number_format.h"
+
 namespace moetap::detail {
 namespace {
 
@@ -127,14 +129,16 @@ void refuse_repeated(const ModelShape& shape, int layer, std::int64_t id, std::s
       name, shape.moe_layers()[static_cast<std::size_t>(layer)], id, shape.top_k()));
 }
 
-void require_rows(const ModelShape& shape, std::span<const Slot> stored,
-                  std::span<const std::byte> rows) {
+void require_rows(const ModelShape& shape, std::span<const Slot> slots,
+                  std::span<const std::byte> rows, std::span<const RowState> states) {
   const std::size_t row_bytes = shape.row_bytes();
-  if (rows.size() != stored.size() * row_bytes || can_be_present(shape, rows)) return;
-  for (std::size_t i = 0; i < stored.size(); ++i) {
+  if (rows.size() != slots.size() * row_bytes || can_be_present(shape, rows)) return;
+  if (!states.empty() && states.size() != slots.size()) return;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
     const auto row = rows.subspan(i * row_bytes, row_bytes);
-    if (stored[i] < 0 || can_be_present(shape, row)) continue;
-    refuse_row(shape, row, fmt::format("row for slot {}", stored[i]));
+    const bool missing = !states.empty() && !has_routes(states[i]);
+    if (missing || can_be_present(shape, row)) continue;
+    refuse_row(shape, row, fmt::format("row for slot {}", slots[i]));
   }
 }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <string>
 
+#include "lib/internal/number_format.h"
+
 namespace moetap {
 namespace {
 
@@ -25,10 +27,10 @@ void check_range(std::span<const BlockId> blocks, int block_size, TokenRange ran
 
 // Checks only the blocks that the range uses: other entries of an engine's table may be anything.
 void check_block(BlockId block, std::int64_t index, int block_size) {
-  const BlockId limit = std::numeric_limits<Slot>::max() / block_size;
+  const BlockId limit(Slot::max().value() / block_size);
   if (block < 0 || block >= limit) {
-    throw RangeError(
-        fmt::format("block id {} at index {}; allowed are 0 to {}", block, index, limit - 1));
+    throw RangeError(fmt::format("block id {} at index {}; allowed are 0 to {}", block, index,
+                                 limit.value() - 1));
   }
 }
 
@@ -90,8 +92,8 @@ void slots_of(std::span<const BlockId> blocks, int block_size, TokenRange range,
   for (std::int64_t position = range.start; position < range.end;) {
     const std::int64_t b = position / block_size;
     const std::int64_t end = std::min(range.end, (b + 1) * block_size);
-    const Slot shift = (blocks[static_cast<std::size_t>(b)] - b) * block_size;
-    for (; position < end; ++position) *next++ = position + shift;
+    Slot slot = first_slot(blocks[static_cast<std::size_t>(b)], block_size) + position % block_size;
+    for (; position < end; ++position) *next++ = slot++;
   }
 }
 

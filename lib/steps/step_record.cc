@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lib/internal/injection.h"
+#include "lib/internal/number_format.h"
 #include "lib/internal/numbers.h"
 #include "lib/internal/text.h"
 
@@ -104,14 +105,14 @@ std::optional<std::string> missing_layers(const StepRecordView& record, const Mo
       missing.size() == 1 ? "was" : "were");
 }
 
-std::optional<std::string> slot_out_of_range(std::span<const Slot> slots, std::int64_t num_slots) {
-  const auto plain = [](Slot slot) { return slot < 0 ? ~slot : slot; };
+std::optional<std::string> slot_out_of_range(std::span<const MarkedSlot> slots,
+                                             std::int64_t num_slots) {
   Slot highest = -1;  // one pass without branches: this runs over every token of every step
-  for (const Slot slot : slots) highest = std::max(highest, plain(slot));
-  if (highest < num_slots) return std::nullopt;
+  for (const MarkedSlot marked : slots) highest = std::max(highest, marked.slot());
+  if (highest < Slot(num_slots)) return std::nullopt;
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    const Slot slot = plain(slots[i]);
-    if (slot >= num_slots) {
+    const Slot slot = slots[i].slot();
+    if (slot >= Slot(num_slots)) {
       return fmt::format("row {} of the record: slot {} is outside [0, {})", i, slot, num_slots);
     }
   }
@@ -129,8 +130,8 @@ StepRecordLayout::StepRecordLayout(const ModelShape& shape, std::int64_t num_tok
   }
   const auto tokens = static_cast<std::size_t>(num_tokens);
   captured = aligned(sizeof(StepReport));
-  slots = captured + aligned(static_cast<std::size_t>(shape.num_layers()) * sizeof(std::uint64_t));
-  rows = slots + aligned(tokens * sizeof(Slot));
+  slots = captured + aligned(static_cast<std::size_t>(shape.num_layers()) * sizeof(Step));
+  rows = slots + aligned(tokens * sizeof(MarkedSlot));
   bytes = rows + aligned(tokens * shape.row_bytes());
 }
 
@@ -147,9 +148,9 @@ StepRecordView::StepRecordView(const ModelShape& shape, std::int64_t num_tokens,
   }
   const auto tokens = static_cast<std::size_t>(num_tokens);
   report = reinterpret_cast<StepReport*>(bytes.data());
-  captured = {reinterpret_cast<std::uint64_t*>(bytes.data() + layout.captured),
+  captured = {reinterpret_cast<Step*>(bytes.data() + layout.captured),
               static_cast<std::size_t>(shape.num_layers())};
-  slots = {reinterpret_cast<Slot*>(bytes.data() + layout.slots), tokens};
+  slots = {reinterpret_cast<MarkedSlot*>(bytes.data() + layout.slots), tokens};
   rows = bytes.subspan(layout.rows, tokens * shape.row_bytes());
 }
 

@@ -235,6 +235,22 @@ std::span<std::byte> bytes_of(HeldBuffer& buffer, nb::handle given, const char* 
   return {static_cast<std::byte*>(view.buf), static_cast<std::size_t>(view.len)};
 }
 
+std::vector<RowState> states_of(nb::handle given, std::size_t rows) {
+  std::vector<RowState> states;
+  if (given.is_none()) return states;
+  HeldBuffer held;
+  for (const std::byte byte :
+       bytes_of(held, given, "states", static_cast<std::int64_t>(rows), false)) {
+    states.push_back(static_cast<RowState>(byte));
+    if (states.back() > RowState::unverified) {
+      throw ArgumentError(fmt::format("states has the state {}; they are 0 to {}",
+                                      std::to_integer<int>(byte),
+                                      static_cast<int>(RowState::unverified)));
+    }
+  }
+  return states;
+}
+
 NewArray new_array(const char* dtype, std::initializer_list<std::int64_t> shape) {
   const nb::object sizes = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
   Py_ssize_t i = 0;

@@ -65,6 +65,9 @@ extern template class Numbers<std::uint64_t>;
 using Ints = Numbers<std::int64_t>;  // slots, blocks, positions, tokens
 using Ids = Numbers<std::uint64_t>;  // requests
 
+// The states of this many rows, uint8 as read() gives them; empty for None. A copy.
+std::vector<RowState> states_of(nb::handle given, std::size_t rows);
+
 // The windows of a read: one for all, as a pair of steps, or an array uint64 [n][2].
 std::vector<StepWindow> windows_of(nb::handle given);
 

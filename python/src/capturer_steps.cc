@@ -28,7 +28,7 @@ RequestSpan span_of(nb::handle given) {
         "an element of requests is no tuple (request, position, count) of ints, or "
         "(request, position, count, num_drafts)");
   }
-  return {.request = RequestNumber(request),
+  return {.request = RequestId(request),
           .position = parts[0],
           .count = parts[1],
           .num_drafts = parts[2]};

@@ -45,8 +45,9 @@ template <>
 Given<BlockId>::operator BlockId() const {
   return BlockId(fitting<std::int64_t>(given, "the block"));
 }
-GivenRequest::operator RequestNumber() const {
-  return RequestNumber(fitting<std::uint64_t>(given, "the request"));
+template <>
+Given<RequestId>::operator RequestId() const {
+  return RequestId(fitting<std::uint64_t>(given, "the request"));
 }
 
 }  // namespace moetap::python

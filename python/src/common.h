@@ -2,7 +2,6 @@
 // back. Steps, slots, block ids and requests are plain ints there.
 #pragma once
 
-#include <moetap/step.h>
 #include <moetap/types.h>
 
 #include <nanobind/nanobind.h>
@@ -27,17 +26,10 @@ namespace nb = nanobind;
 namespace moetap::python {
 
 // The number in a step, slot, block id or request.
-template <class T>
-constexpr auto number(T value) {
-  if constexpr (std::is_integral_v<T>) {
-    return value;
-  } else {
-    return value.value();
-  }
+template <class Kind>
+constexpr auto number(Number<Kind> value) {
+  return value.value();
 }
-
-// The type that the library has for requests' ids.
-using RequestNumber = decltype(RequestSpan::request);
 
 // A number as it was given. Looked at when it is needed: RangeError that names it if it does not
 // fit.
@@ -48,12 +40,7 @@ struct Given {
 };
 using GivenStep = Given<Step>;
 using GivenBlock = Given<BlockId>;
-
-// "step", …: for messages. They are distinct types also where the library's are the same.
-struct GivenRequest {
-  nb::handle given;
-  operator RequestNumber() const;
-};
+using GivenRequest = Given<RequestId>;
 
 // The same memory as other integers of 8 bytes: slots, block ids, steps.
 template <class To, class From>

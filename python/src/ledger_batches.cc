@@ -70,7 +70,7 @@ void schedule_many(PyLedger& l, GivenStep step, Ids requests, Ints starts, Ints 
   const NewBlocks blocks(new_blocks, new_block_offsets, ids.size());
   const auto ledger = l.use();
   each(ids, nb::none(), [&](std::size_t i) {
-    ledger->schedule(step, RequestNumber(ids[i]), {from[i], to[i]}, blocks.of(i));
+    ledger->schedule(step, RequestId(ids[i]), {from[i], to[i]}, blocks.of(i));
   });
 }
 
@@ -80,7 +80,7 @@ void accept_many(PyLedger& l, GivenStep step, Ids requests, Ints num_tokens) {
   require_sizes(ids.size(), tokens.size(), "num_tokens");
   const auto ledger = l.use();
   each(ids, nb::none(),
-       [&](std::size_t i) { ledger->accept(step, RequestNumber(ids[i]), tokens[i]); });
+       [&](std::size_t i) { ledger->accept(step, RequestId(ids[i]), tokens[i]); });
 }
 
 nb::list finish_many(PyLedger& l, Ids requests, Ints num_tokens) {
@@ -90,7 +90,7 @@ nb::list finish_many(PyLedger& l, Ids requests, Ints num_tokens) {
   const auto ledger = l.use();
   nb::list plans;
   each(ids, plans, [&](std::size_t i) {
-    plans.append(nb::cast(ledger->finish(RequestNumber(ids[i]), tokens[i])));
+    plans.append(nb::cast(ledger->finish(RequestId(ids[i]), tokens[i])));
   });
   return plans;
 }

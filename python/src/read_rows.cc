@@ -35,14 +35,17 @@ std::size_t move_plan(PyReader& r, const SharedMovePlan& plan, const Timeout& ti
                        [&](Milliseconds part) { return move_rows(*use, *rows, part); });
 }
 
-void fill_plan(PyReader& r, const FillPlan& plan, nb::handle rows, const Timeout& timeout) {
+void fill_plan(PyReader& r, const FillPlan& plan, nb::handle rows, const Timeout& timeout,
+               nb::handle states) {
   const auto use = r.use();
   HeldBuffer held;
   const auto bytes =
       bytes_of(held, rows, "rows",
                static_cast<std::int64_t>(plan.slots.size() * use->shape().row_bytes()), false);
   const std::vector<std::byte> own(bytes.begin(), bytes.end());  // checked rows must not change
-  wait_in_parts(r.limit(timeout), [&](Milliseconds part) { fill_rows(*use, plan, own, part); });
+  const std::vector<RowState> of_rows = states_of(states, plan.slots.size());
+  wait_in_parts(r.limit(timeout),
+                [&](Milliseconds part) { fill_rows(*use, plan, own, of_rows, part); });
 }
 
 // Rows in the reader's memory. The lease ends when this is released, or gone, and no array of its
@@ -256,11 +259,13 @@ void bind_read_rows(nb::module_& m) {
         "Moves the rows that are present and returns their number; the others are missing.");
   m.def(
       "fill_rows", &fill_plan, nb::arg("reader"), nb::arg("plan"), nb::arg("rows"),
-      nb::arg("timeout") = nb::none(),
+      nb::arg("timeout") = nb::none(), nb::kw_only(), nb::arg("states") = nb::none(),
       nb::sig(
           "def fill_rows(reader: Reader, plan: FillPlan, rows: numpy.typing.NDArray[numpy.uint8] | "
-          "bytes, timeout: float | None = None) -> None"),
-      "Puts rows uint8 [n][row_bytes] into the plan's slots, after checking them.");
+          "bytes, timeout: float | None = None, *, "
+          "states: numpy.typing.NDArray[numpy.uint8] | bytes | None = None) -> None"),
+      "Puts rows uint8 [n][row_bytes] into the plan's slots, after checking them. states as in "
+      "Reader.put().");
   bind_view(m);
   m.def("view_rows", &view_plan, nb::arg("reader"), nb::arg("plan"), nb::arg("holder"),
         nb::arg("timeout") = nb::none(),

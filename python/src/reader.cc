@@ -158,7 +158,7 @@ SharedRoutes read_blocks(PyReader& r, Ints blocks, int block_size, TokenRange po
                                 block_size, positions, when));
 }
 
-void put(PyReader& r, GivenStep step, Ints slots, nb::handle rows) {
+void put(PyReader& r, GivenStep step, Ints slots, nb::handle rows, nb::handle states) {
   const auto use = r.use();
   const auto where = slots.copy("slots");
   HeldBuffer held;
@@ -166,8 +166,9 @@ void put(PyReader& r, GivenStep step, Ints slots, nb::handle rows) {
       bytes_of(held, rows, "rows",
                static_cast<std::int64_t>(where.size() * use->shape().row_bytes()), false);
   const std::vector<std::byte> own(bytes.begin(), bytes.end());  // checked rows must not change
+  const std::vector<RowState> of_rows = states_of(states, where.size());
   const MayRelease may(own.size());
-  use->put(step, as_span_of<const Slot>(std::span<const std::int64_t>(where)), own);
+  use->put(step, as_span_of<const Slot>(std::span<const std::int64_t>(where)), own, of_rows);
 }
 
 void add_reads(nb::class_<PyReader>& reader) {
@@ -196,12 +197,15 @@ void add_reads(nb::class_<PyReader>& reader) {
       "for each.");
   reader.def(
       "put", &put, nb::arg("step"), nb::arg("slots"), nb::arg("rows"),
+      nb::arg("states") = nb::none(),
       nb::sig("def put(self, step: int, slots: numpy.typing.NDArray[numpy.integer[typing.Any]] | "
               "collections.abc.Sequence[int], "
-              "rows: numpy.typing.NDArray[numpy.uint8] | bytes) -> None"),
-      "Stores rows [n][row_bytes] with the stamp `step`, a step number of its own. A row whose "
-      "slot is\n"
-      "given as ~slot becomes missing. The rows are checked first.");
+              "rows: numpy.typing.NDArray[numpy.uint8] | bytes, "
+              "states: numpy.typing.NDArray[numpy.uint8] | bytes | None = None) -> None"),
+      "Stores rows [n][row_bytes] with the stamp `step`, a step number of its own. states uint8 "
+      "[n], as read:\n"
+      "a row that is not present becomes missing. None: all are present. The rows are checked "
+      "first.");
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST(Allocations, AreCounted) {
 class SteadyEngine {
  public:
   SteadyEngine() {
-    for (BlockId block = 0; block < kBlocks; ++block) free_.push_back(block);
+    for (int block = 0; block < kBlocks; ++block) free_.emplace_back(block);
     for (std::uint64_t i = 0; i < kRunning; ++i) {
       running_.emplace_back().blocks.reserve(kBlocks);
       admit(running_.back(), 8 + static_cast<std::int64_t>(i * 40 / kRunning));
@@ -94,22 +94,22 @@ class SteadyEngine {
     for (Request& request : running_) {
       if (request.tokens == request.end) {
         replace(request);
-      } else if ((step_ + request.id) % 37 == 0) {
+      } else if ((step_.value() + request.id.value()) % 37 == 0) {
         preempt(request);
       }
       decode(request);
     }
-    if (step_ % 100 == 0) counted += allocations_of([&] { ledger_.flush(); });
+    if (step_.value() % 100 == 0) counted += allocations_of([&] { ledger_.flush(); });
   }
 
  private:
   static constexpr int kBlock = 4;
-  static constexpr BlockId kBlocks = 512;
+  static constexpr int kBlocks = 512;
   static constexpr std::uint64_t kRunning = 24;
   static constexpr std::int64_t kPrompt = 8;
 
   struct Request {
-    std::uint64_t id = 0;
+    RequestId id = 0;
     std::int64_t tokens = 0;
     std::int64_t computed = 0;
     std::int64_t end = 0;
@@ -131,20 +131,20 @@ class SteadyEngine {
   }
 
   void admit(Request& request, std::int64_t end) {
-    request.id = ++requests_;
+    request.id = RequestId(++requests_);
     request.tokens = kPrompt;
     request.end = end;
     take_blocks(request);
-    request.computed = request.id % 3 == 0 ? kBlock : 0;
+    request.computed = request.id.value() % 3 == 0 ? kBlock : 0;
     const Admission admission{.request = request.id,
                               .num_tokens = kPrompt,
                               .placement = {request.blocks, request.computed},
-                              .wants_rows = request.id % 5 != 0};
+                              .wants_rows = request.id.value() % 5 != 0};
     counted += allocations_of([&] { ledger_.admit(admission); });
   }
 
   void replace(Request& request) {
-    if (request.id % 2 == 0) {
+    if (request.id.value() % 2 == 0) {
       (void)ledger_.finish(request.id, request.tokens);
     } else {
       (void)ledger_.abort(request.id);

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "test/crash/setup.h"
+#include "lib/internal/number_format.h"
 
 namespace moetap::crash {
 namespace {
@@ -25,14 +26,14 @@ std::vector<Slot> all_slots(const Setup& setup) {
 }
 
 void put_rows(SlotReadTransport& reader, Step number) {
-  const Step step = (Step{1} << 40) + number;
+  const Step step = Step((std::uint64_t{1} << 40) + number.value());
   const std::vector<Slot> slots{kFirstPutSlot, kFirstPutSlot + 3};
   std::vector<std::byte> rows(slots.size() * sizeof(Row));
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const Row put = row_of(kPut, step, slots[i]);
     std::memcpy(&rows[i * sizeof(Row)], put.data(), sizeof put);
   }
-  reader.put(step, slots, rows);
+  reader.put(step, slots, rows, {});
 }
 
 std::string describe(const Row& row) {
@@ -92,8 +93,8 @@ class Follower {
     Row row;
     std::memcpy(row.data(), bytes.data(), sizeof row);
     const std::uint32_t generation = row[0];
-    if (row != row_of(generation, row[1], row[2]) || (slot && row[2] != *slot)) {
-      wrong(setup_, fmt::format("torn row of slot {}: {}", slot.value_or(-1), describe(row)));
+    if (row != row_of(generation, Step(row[1]), Slot(row[2])) || (slot && Slot(row[2]) != *slot)) {
+      wrong(setup_, fmt::format("torn row of slot {}: {}", slot.value_or(Slot(-1)), describe(row)));
     }
     if (generation == kPut) return row;
     if (generation_ == 0 && generation > dead_before_) see(generation);
@@ -146,7 +147,7 @@ class SlotFollower final : public Follower {
     check_all();
     check_lost();
     check_lent();
-    if (last_ % 4 == 0) put_rows(*reader_, last_);
+    if (last_.value() % 4 == 0) put_rows(*reader_, last_);
     verified_step();
     return true;
   }
@@ -189,12 +190,12 @@ class SlotFollower final : public Follower {
     reader_->stamps(slots, written);
     std::vector<StepWindow> windows;
     for (const Step step : written)
-      windows.push_back({std::max(step, Step{1}), std::max(step, Step{1})});
+      windows.push_back({std::max(step, Step(1)), std::max(step, Step(1))});
     const auto states = read(slots, windows);
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (states[i] != RowState::present) continue;
       const Row got = check_row(row(i), slots[i]);
-      if (got[1] != (windows[i].first & 0xffff)) {
+      if (got[1] != (windows[i].first.value() & 0xffff)) {
         wrong(setup_, fmt::format("the row of slot {} and step {} is {}", slots[i],
                                   windows[i].first, describe(got)));
       }
@@ -204,7 +205,7 @@ class SlotFollower final : public Follower {
   // Nobody knows which slots a step that was given up has written: no older row is present.
   void check_lost() {
     Step lost = last_;
-    while (lost > 0 && !is_given_up(lost)) --lost;
+    while (lost > 0 && !is_given_up(lost)) lost -= 1;
     if (lost == 0) return;
     const std::vector<Slot> slots = all_slots(setup_);
     const StepWindow window{1, last_};
@@ -213,7 +214,7 @@ class SlotFollower final : public Follower {
       if (states[i] != RowState::present) continue;
       const Row got = check_row(row(i), slots[i]);
       // Of less than 2^16 steps the row has the number.
-      if (last_ <= 0xffff && got[1] < lost) {
+      if (last_ <= 0xffff && Step(got[1]) < lost) {
         wrong(setup_, fmt::format("step {} was given up, and slot {} has an older row: {}", lost,
                                   slots[i], describe(got)));
       }
@@ -278,7 +279,7 @@ class RequestFollower final : public Follower {
     std::vector<RowState> states(slots.size());
     std::vector<std::byte> rows(slots.size() * sizeof(Row));
     const TokenRange all{0, static_cast<std::int64_t>(slots.size())};
-    reader_->take(step, all, rows, states, setup_.endpoint.limit);
+    reader_->take(RequestId(step.value()), all, rows, states, setup_.endpoint.limit);
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (fails(step) ? states[i] != RowState::missing : states[i] != RowState::present) {
         wrong(setup_, fmt::format("request {}: row {} is in state {}", step, i,
@@ -301,7 +302,7 @@ class RequestFollower final : public Follower {
 // yet.
 void check_wire_row(const Setup& setup, const Row& row, Slot slot) {
   if (setup.kill.point == nullptr || row == Row{}) return;
-  if (row != row_of(row[0], row[1], row[2]) || row[2] != slot) {
+  if (row != row_of(row[0], Step(row[1]), Slot(row[2])) || Slot(row[2]) != slot) {
     wrong(setup, fmt::format("torn row of slot {}: {}", slot, describe(row)));
   }
 }
@@ -309,7 +310,7 @@ void check_wire_row(const Setup& setup, const Row& row, Slot slot) {
 void look_at_wire(const Setup& setup, Shared& shared) {
   const auto reader = make_shm_reader(setup.endpoint);
   const std::vector<Slot> slots = all_slots(setup);
-  const auto seen = static_cast<std::size_t>(slots_of_step(setup.seed, 1)[0]);
+  const auto seen = static_cast<std::size_t>(slots_of_step(setup.seed, 1)[0].value());
   std::vector<std::byte> bytes(slots.size() * sizeof(Row));
   std::vector<Row> rows(slots.size());
   std::vector<RowState> states(slots.size());
@@ -328,7 +329,7 @@ void look_at_wire(const Setup& setup, Shared& shared) {
     }
     usleep(200);
   }
-  put_rows(*reader, shared.verified);
+  put_rows(*reader, Step(shared.verified.load()));
 }
 
 int follow(const Setup& setup, Shared& shared, int most_steps) {

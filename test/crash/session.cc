@@ -89,7 +89,7 @@ class Session {
   void kill_workers(int kills) {
     ChildProcess reader([&] {
       if (about("publish waits")) linger_with_the_lock();
-      run_reader(setup_, *shared_, static_cast<int>(kForEver));
+      run_reader(setup_, *shared_, static_cast<int>(kForEver.value()));
     });
     for (int i = 0; i < kills && !testing::Test::HasFailure(); ++i) {
       if (about("reclaim")) leave_one_behind();
@@ -132,12 +132,12 @@ class Session {
       ChildProcess victim([&] {
         prepare_victim(passing);
         arm();
-        run_reader(setup_, *shared_, static_cast<int>(victim_steps()));
+        run_reader(setup_, *shared_, static_cast<int>(victim_steps().value()));
       });
       end(victim, i);
     }
     shared_->verified = 0;
-    ChildProcess last([&] { run_reader(setup_, *shared_, static_cast<int>(kForEver)); });
+    ChildProcess last([&] { run_reader(setup_, *shared_, static_cast<int>(kForEver.value())); });
     wait_until([&] { return shared_->verified >= kEnough; }, last, "rows for the last reader");
     shared_->stop = true;
     expect_ended(worker.join(), "the worker");

@@ -33,20 +33,22 @@ std::uint64_t mix(std::uint64_t seed, std::uint64_t number) {  // splitmix64
 }
 
 std::vector<Slot> slots_of_step(std::uint64_t seed, Step step) {
-  const std::uint64_t random = mix(seed, step);
+  const std::uint64_t random = mix(seed, step.value());
   const std::uint64_t stride = random % 2 == 0 ? 1 : 2 * (random / 2 % 16) + 1;  // odd: distinct
   std::vector<Slot> slots(1 + random / 64 % 8);
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    slots[i] = static_cast<Slot>((random / 512 + i * stride) % kFirstPutSlot);
+    slots[i] =
+        Slot((random / 512 + i * stride) % static_cast<std::uint64_t>(kFirstPutSlot.value()));
   }
   return slots;
 }
 
 Row row_of(std::uint32_t generation, Step step, Slot slot) {
-  const std::uint64_t hash = mix(mix(generation, step & 0xffff), static_cast<std::uint64_t>(slot));
+  const std::uint64_t hash =
+      mix(mix(generation, step.value() & 0xffff), static_cast<std::uint64_t>(slot.value()));
   const auto low = [](std::uint64_t value) { return static_cast<std::uint16_t>(value); };
-  return {low(generation), low(step),       low(static_cast<std::uint64_t>(slot)),
-          low(hash),       low(hash >> 16), low(hash >> 32)};
+  return {low(generation), low(step.value()), low(static_cast<std::uint64_t>(slot.value())),
+          low(hash),       low(hash >> 16),   low(hash >> 32)};
 }
 
 void wrong(const Setup& setup, const std::string& what) {

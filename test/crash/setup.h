@@ -75,10 +75,10 @@ inline constexpr std::uint32_t kPut = 60'000;
 inline constexpr Slot kFirstPutSlot = 32;
 
 // Steps that lack a layer, so that they fail, and two in a row that the worker gives up.
-inline constexpr Step kFailEvery = 5;
-inline constexpr Step kGiveUpEvery = 10;
-inline bool lacks_layer(Step step) { return step % kFailEvery == 3; }
-inline bool is_given_up(Step step) { return step % kGiveUpEvery == 4 || step % kGiveUpEvery == 5; }
+inline constexpr std::uint64_t kFailEvery = 5;
+inline constexpr std::uint64_t kGiveUpEvery = 10;
+inline bool lacks_layer(Step step) { return step.value() % kFailEvery == 3; }
+inline bool is_given_up(Step step) { return step.value() % kGiveUpEvery / 2 == 2; }
 inline bool fails(Step step) { return lacks_layer(step) || is_given_up(step); }
 
 // Ends this process as one that has found a wrong row or another broken promise.

@@ -36,7 +36,7 @@ class Worker {
     const auto tokens = static_cast<std::int64_t>(slots.size());
     stream_->synchronize();  // the buffers are free again
     std::ranges::copy(slots, slots_.as<Slot>());
-    const RequestSpan request{step, 0, tokens};
+    const RequestSpan request{RequestId(step.value()), 0, tokens};
     const bool begun = until_done(shared, [&] {
       capturer_->begin_step({.step = step, .num_tokens = tokens, .requests = {&request, 1}},
                             *stream_);
@@ -51,7 +51,7 @@ class Worker {
       publish(shared);
     }
     if (setup_.kill.transport == Transport::request) {
-      capturer_->end_request(step, RequestEnd::finished);
+      capturer_->end_request(RequestId(step.value()), RequestEnd::finished);
     }
   }
 

@@ -11,7 +11,7 @@ namespace demo {
 namespace {
 
 constexpr std::uint64_t kSeed = 77;
-constexpr std::uint64_t kId = 5;
+constexpr moetap::RequestId kId = 5;
 
 // Blocks of 4.
 class BatchTest : public testing::Test {

@@ -15,18 +15,18 @@ class ClientsTest : public testing::Test {
  protected:
   std::shared_ptr<Sequence> sequence(std::int64_t prompt, std::vector<std::uint64_t> blocks) {
     auto added = std::make_shared<Sequence>();
-    added->id = sequences.size() + 1;
-    added->request = {"test", added->id, prompt, 10, std::move(blocks)};
+    added->id = RequestId(sequences.size() + 1);
+    added->request = {"test", added->id.value(), prompt, 10, std::move(blocks)};
     sequences.push_back(added);
     return added;
   }
 
   // Rows that say whose they are and of which position.
-  moetap::Routes rows(std::uint64_t request, moetap::TokenRange range) {
+  moetap::Routes rows(RequestId request, moetap::TokenRange range) {
     moetap::Routes routes(shape, range);
     for (std::int64_t p = range.start; p < range.end; ++p) {
       const auto i = static_cast<std::size_t>(p - range.start);
-      routes.bytes()[2 * i] = static_cast<std::byte>(request);
+      routes.bytes()[2 * i] = static_cast<std::byte>(request.value());
       routes.bytes()[2 * i + 1] = static_cast<std::byte>(p % 251);
     }
     std::ranges::fill(routes.states(), moetap::RowState::present);

@@ -93,7 +93,7 @@ TEST(KvCache, GivesAHashOnlyToABlockInUseAndOnlyOnce) {
   const Blocks own{cache.allocate()};
   cache.set_hash(own[0], 7);
   EXPECT_THROW(cache.set_hash(own[0], 8), moetap::StateError);
-  EXPECT_THROW(cache.set_hash(1 - own[0], 8), moetap::StateError);
+  EXPECT_THROW(cache.set_hash(BlockId(1 - own[0].value()), 8), moetap::StateError);
 }
 
 // The earlier block may lack rows that somebody wants.

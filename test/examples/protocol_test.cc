@@ -41,15 +41,15 @@ TEST(Protocol, APlanArrivesAsItWasSent) {
   ASSERT_TRUE(received);
   EXPECT_EQ(received->message, Message::plan);
   const PlanView plan = decode_plan(received->payload);
-  EXPECT_EQ(plan.step, 9U);
+  EXPECT_EQ(plan.step, Step(9));
   EXPECT_EQ(plan.num_tokens, 5);
   ASSERT_EQ(plan.ended.size(), 1U);
-  EXPECT_EQ(plan.ended[0].request, 3U);
+  EXPECT_EQ(plan.ended[0].request, moetap::RequestId(3));
   EXPECT_EQ(plan.ended[0].how, 1U);
   ASSERT_EQ(plan.spans.size(), 2U);
   EXPECT_EQ(plan.spans[0].new_blocks, 1);
   EXPECT_EQ(plan.spans[0].starts, 1U);
-  EXPECT_EQ(plan.spans[1].request, 2U);
+  EXPECT_EQ(plan.spans[1].request, moetap::RequestId(2));
   EXPECT_EQ(plan.spans[1].seed, 22U);
   EXPECT_EQ(plan.spans[1].position, 40);
   EXPECT_EQ(plan.spans[1].count, 3);
@@ -65,7 +65,7 @@ TEST(Protocol, AReplyArrivesAsItWasSent) {
   std::vector<std::byte> bytes;
   encode({{4, 123, 456}, counts, sampled}, bytes);
   const StepReply reply = decode_reply(bytes);
-  EXPECT_EQ(reply.times.step, 4U);
+  EXPECT_EQ(reply.times.step, Step(4));
   EXPECT_EQ(reply.times.forward_end_ns, 123);
   EXPECT_EQ(reply.times.moetap_ns, 456);
   EXPECT_EQ(std::vector(reply.counts.begin(), reply.counts.end()), counts);

@@ -42,8 +42,8 @@ class SchedulerTest : public testing::Test {
 
   // Runs one step after the other until all requests are over, and returns the number of tokens
   // that the plans held for each.
-  std::map<std::uint64_t, std::int64_t> run_all() {
-    std::map<std::uint64_t, std::int64_t> tokens;
+  std::map<moetap::RequestId, std::int64_t> run_all() {
+    std::map<moetap::RequestId, std::int64_t> tokens;
     while (!scheduler->done()) {
       const StepPlan& plan = scheduler->plan();
       for (const PlanSpan& span : plan.spans) tokens[span.request] += span.count;
@@ -81,7 +81,7 @@ TEST_F(SchedulerTest, ChunksAPromptAndDecodesFirst) {
   run(first);
   const StepPlan& second = scheduler->plan();
   ASSERT_EQ(second.spans.size(), 2U);
-  EXPECT_EQ(second.spans[0].request, 1U);
+  EXPECT_EQ(second.spans[0].request, moetap::RequestId(1));
   EXPECT_EQ(second.spans[0].position, 10);
   EXPECT_EQ(second.spans[0].count, 1);
   EXPECT_EQ(second.spans[1].position, 54);
@@ -146,7 +146,7 @@ TEST_F(SchedulerTest, TellsTheWorkerInTheEndWhatEnded) {
   const StepPlan& plan = scheduler->farewell();
   EXPECT_TRUE(plan.empty());
   ASSERT_EQ(plan.ended.size(), 1U);
-  EXPECT_EQ(plan.ended[0].request, 1U);
+  EXPECT_EQ(plan.ended[0].request, moetap::RequestId(1));
   EXPECT_TRUE(scheduler->farewell().ended.empty());
 }
 
@@ -165,7 +165,7 @@ TEST_F(SchedulerTest, PreemptsTheLatestAndComputesItAgain) {
   make({.num_blocks = 5, .max_tokens = 64, .max_requests = 2},
        {request_of(32, 20, 1000), request_of(30, 20, 2000)});
   std::vector<PlanEnd> ended;
-  std::vector<std::uint64_t> finished;
+  std::vector<moetap::RequestId> finished;
   while (!scheduler->done()) {
     const StepPlan& plan = scheduler->plan();
     ended.insert(ended.end(), plan.ended.begin(), plan.ended.end());
@@ -179,9 +179,9 @@ TEST_F(SchedulerTest, PreemptsTheLatestAndComputesItAgain) {
   }
   EXPECT_GT(scheduler->counts().preemptions, 0);
   ASSERT_FALSE(ended.empty());
-  EXPECT_EQ(ended[0].request, 2U);
+  EXPECT_EQ(ended[0].request, moetap::RequestId(2));
   EXPECT_EQ(ended[0].how, static_cast<std::uint64_t>(moetap::RequestEnd::preempted));
-  EXPECT_EQ(finished, (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(finished, (std::vector<moetap::RequestId>{1, 2}));
   EXPECT_EQ(scheduler->cache().free_blocks(), 5);
 }
 

@@ -27,7 +27,9 @@ struct SlotRows {
         rows(static_cast<std::size_t>(num_slots) * model.row_bytes()),
         stamps(static_cast<std::size_t>(num_slots)) {}
 
-  std::byte* row(Slot slot) { return &rows[static_cast<std::size_t>(slot) * shape.row_bytes()]; }
+  std::byte* row(Slot slot) {
+    return &rows[static_cast<std::size_t>(slot.value()) * shape.row_bytes()];
+  }
 
   moetap::ModelShape shape;
   std::vector<std::byte> rows;
@@ -49,16 +51,17 @@ class SlotRowsReader : public moetap::SlotReadTransport {
   void read(std::span<const Slot> slots, std::span<const moetap::StepWindow> windows,
             std::span<std::byte> rows, std::span<moetap::RowState> states) override {
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      const Step stamp = source_.stamps.at(static_cast<std::size_t>(slots[i]));
+      const Step stamp = source_.stamps.at(static_cast<std::size_t>(slots[i].value()));
       states[i] = moetap::row_state(stamp, windows.size() == 1 ? windows[0] : windows[i]);
       std::memcpy(&rows[i * shape().row_bytes()], source_.row(slots[i]), shape().row_bytes());
     }
   }
-  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+           std::span<const moetap::RowState> states) override {
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      const Slot slot = slots[i] < 0 ? ~slots[i] : slots[i];
-      source_.stamps.at(static_cast<std::size_t>(slot)) = slots[i] < 0 ? 0 : step;
-      std::memcpy(source_.row(slot), &rows[i * shape().row_bytes()], shape().row_bytes());
+      const bool given = states.empty() || has_routes(states[i]);
+      source_.stamps.at(static_cast<std::size_t>(slots[i].value())) = given ? step : Step();
+      std::memcpy(source_.row(slots[i]), &rows[i * shape().row_bytes()], shape().row_bytes());
     }
   }
 
@@ -90,7 +93,7 @@ class SimulatedWorker {
           router(batch_.tokens()[i], batch_.positions()[i], layer, ids);
           ids += memory.shape.top_k();
         }
-        memory.stamps.at(static_cast<std::size_t>(slot)) = plan.step;
+        memory.stamps.at(static_cast<std::size_t>(slot.value())) = plan.step;
       }
     }
     memory.last_step = plan.step;

@@ -60,7 +60,7 @@ class Fuzzed {
       case 2:
         return publish();
       case 3:
-        return writer_.fail(++step_, slots(), "what went wrong");
+        return writer_.fail(++step_, marked_slots(), "what went wrong");
       case 4:
         if (reader_) reader_->wait_for(step_, Milliseconds(0));
         return;
@@ -71,12 +71,19 @@ class Fuzzed {
 
   std::vector<Slot> slots() {
     std::vector<Slot> slots(input_.take<std::uint8_t>() % 5u);
-    for (Slot& slot : slots) slot = input_.take<std::int8_t>() % 18;
+    for (Slot& slot : slots) slot = Slot(input_.take<std::int8_t>() % 18);
     return slots;
   }
 
+  // Negative ones are marked.
+  std::vector<MarkedSlot> marked_slots() {
+    std::vector<MarkedSlot> marked;
+    for (const Slot slot : slots()) marked.push_back(MarkedSlot(slot));
+    return marked;
+  }
+
   void publish() {
-    const auto list = slots();
+    const auto list = marked_slots();
     writer_.publish(++step_, list,
                     std::vector<std::byte>(list.size() * endpoint_.shape.row_bytes()));
   }
@@ -88,7 +95,7 @@ class Fuzzed {
     std::vector<RowState> states(list.size());
     const StepWindow window{1, step_};
     reader_->read(list, {&window, 1}, rows, states);
-    reader_->put(step_, list, rows);
+    reader_->put(step_, list, rows, states);
   }
 
   Endpoint endpoint_;

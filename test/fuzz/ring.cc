@@ -68,7 +68,7 @@ class Fuzzed {
     Descriptor descriptor{.kind = static_cast<Kind>(input_.take<std::uint8_t>() % 5),
                           .step = ++step_,
                           .num_tokens = input_.take<std::uint8_t>() % 5,
-                          .request = input_.take<std::uint8_t>() % 3u,
+                          .request = RequestId(input_.take<std::uint8_t>() % 3u),
                           .position = input_.take<std::uint8_t>()};
     if (descriptor.kind == Kind::step || descriptor.kind == Kind::failed_step) {
       const StepRecordView view(endpoint_.shape, descriptor.num_tokens, record);
@@ -76,7 +76,7 @@ class Fuzzed {
       view.report->step = step_;
       view.report->num_tokens = view.report->step_tokens = descriptor.num_tokens;
       std::ranges::fill(view.captured, step_);
-      for (Slot& slot : view.slots) slot = input_.take<std::int8_t>() % 16;
+      for (MarkedSlot& slot : view.slots) slot = MarkedSlot(Slot(input_.take<std::int8_t>() % 16));
     }
     producer_.commit(descriptor);
   }
@@ -93,7 +93,7 @@ class Fuzzed {
     std::array<RowState, 4> states{};
     std::vector<std::byte> rows(slots.size() * endpoint_.shape.row_bytes());
     if (by_slot_) by_slot_->read(slots, std::array{StepWindow{}}, rows, states);
-    const std::uint64_t request = input_.take<std::uint8_t>() % 3;
+    const RequestId request(input_.take<std::uint8_t>() % 3);
     if (by_request_) by_request_->take(request, {2, 6}, rows, states, Milliseconds(0));
   }
 

@@ -31,7 +31,7 @@ class MixedEngine {
         model(device, router, kTokens),
         capturer(std::move(transport), options) {
     std::vector<Slot> slots(kTokens);
-    std::iota(slots.begin(), slots.end(), 0);
+    std::iota(slots.begin(), slots.end(), Slot(0));
     slot_mapping = upload(device, *stream, slots);
   }
 
@@ -86,7 +86,7 @@ class BindOn : public EndpointTest, public ::testing::WithParamInterface<DeviceM
   static void expect_rows(Reader& reader, const Router& router, Step step, std::int64_t present,
                           std::int64_t count) {
     std::vector<Slot> slots(static_cast<std::size_t>(count));
-    std::iota(slots.begin(), slots.end(), 0);
+    std::iota(slots.begin(), slots.end(), Slot(0));
     std::vector<std::byte> rows(slots.size() * kShape.row_bytes());
     std::vector<RowState> states(slots.size());
     const StepWindow window{step, step};
@@ -173,7 +173,7 @@ TEST_P(BindOn, AFusedKernelsIdOfNoExpertFailsTheStep) {  // H20
   bind_layers(engine.capturer, engine.layers());
   for (const std::int64_t id : {300, -2}) {
     engine.model.spoil(2, 6, 1, id);
-    engine.begin(id == 300 ? 1 : 2, 13);
+    engine.begin(Step(id == 300 ? 1 : 2), 13);
     engine.forward(13, 13);
     const std::string message = message_of<StepFailed>([&] { engine.publish(); });
     EXPECT_TRUE(contains(message, "layer 7, token 6: expert id " + std::to_string(id))) << message;

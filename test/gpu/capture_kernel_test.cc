@@ -14,7 +14,7 @@ namespace moetap {
 namespace {
 
 constexpr std::uint16_t kUntouched = 0xABCD;
-constexpr Step kStep = 7;
+constexpr std::uint64_t kStep = 7;
 
 // One layer's topk_ids, and the cache's memory for that layer.
 template <class T>

@@ -20,7 +20,7 @@ using test::FakeTransport;
 
 TEST_F(CapturerTest, StepsReachTheTransportInOrder) {
   Capturer& capturer = make(RankLayout::local);
-  for (const Step step : {1, 2, 5}) {
+  for (const Step step : {Step(1), Step(2), Step(5)}) {
     capturer.begin_step({.step = step, .num_tokens = 4}, stream);
     for (const int layer : {3, 5, 6}) capturer.capture(layer, ids(4), stream);
     capturer.publish(slots.data(), stream);
@@ -30,9 +30,9 @@ TEST_F(CapturerTest, StepsReachTheTransportInOrder) {
   EXPECT_EQ(stream.captures[2].layer, 2);
   EXPECT_EQ(transport->published, 3);
   capturer.finalize(5, Milliseconds(1));
-  EXPECT_EQ(transport->finalized, 5u);
+  EXPECT_EQ(transport->finalized, Step(5));
   capturer.end_request(8, RequestEnd::finished);
-  EXPECT_EQ(transport->ended, 8u);
+  EXPECT_EQ(transport->ended, RequestId(8));
 }
 
 TEST_F(CapturerTest, ReplayedStepNeedsNoCaptureCalls) {  // H3 is the device's to find
@@ -79,9 +79,9 @@ TEST_F(CapturerTest, StepNumbersOnlyGrow) {
                            {"step 0"});
   capturer->begin_step({.step = 7, .num_tokens = 4}, stream);
   capturer->publish(slots.data(), stream);
-  for (const Step step : {6, 7}) {
+  for (const Step step : {Step(6), Step(7)}) {
     expect_throw<StateError>([&] { capturer->begin_step({.step = step, .num_tokens = 4}, stream); },
-                             {"step " + std::to_string(step), "step 7"});
+                             {"step " + std::to_string(step.value()), "step 7"});
   }
   EXPECT_EQ(transport->steps, std::vector<Step>{7});
 }
@@ -195,7 +195,7 @@ TEST_F(CapturerTest, HasTheFailuresOfItsTransport) {
   capturer->give_up(nullptr, stream);
   const std::vector<StepFailed> failures = capturer->take_failures();
   ASSERT_EQ(failures.size(), 1u);
-  EXPECT_EQ(failures[0].step(), 7u);
+  EXPECT_EQ(failures[0].step(), Step(7));
   EXPECT_TRUE(capturer->take_failures().empty());
   EXPECT_EQ(capturer->num_failed(), 1u);
 }

@@ -45,14 +45,14 @@ class FakeTransport final : public Transport {
     failures().add(step.step(), "given up");
   }
   void finalize(Step step, Milliseconds) override { finalized = step; }
-  void end_request(std::uint64_t request, RequestEnd) override { ended = request; }
+  void end_request(RequestId request, RequestEnd) override { ended = request; }
 
   bool busy = false;
   std::vector<Step> steps;
   int published = 0;
   std::vector<std::pair<Step, const Slot*>> given_up;
   Step finalized = 0;
-  std::uint64_t ended = 0;
+  RequestId ended = 0;
 
  private:
   static Device& device() {

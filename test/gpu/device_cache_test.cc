@@ -38,7 +38,7 @@ struct Worker {
         cache(*device, shape, kMaxTokens, std::move(owner)),
         record(device->allocate(StepRecordLayout(shape, kMaxTokens).bytes)) {
     std::vector<Slot> slots(kMaxTokens);
-    std::iota(slots.begin(), slots.end(), 500);
+    std::iota(slots.begin(), slots.end(), Slot(500));
     slot_mapping = test::upload(*device, *stream, slots);
   }
 
@@ -64,7 +64,7 @@ struct Worker {
     EXPECT_EQ(fault(step), std::nullopt);
     const std::size_t row_bytes = router.shape.row_bytes();
     for (std::size_t row = 0; row < view->slots.size(); ++row) {
-      ASSERT_EQ(view->slots[row], 500 + static_cast<Slot>(row));
+      ASSERT_EQ(view->slots[row], MarkedSlot(Slot(500 + row)));
       const auto got = view->rows.subspan(row * row_bytes, row_bytes);
       ASSERT_EQ(std::vector(got.begin(), got.end()), router.row(step, row)) << "row " << row;
     }
@@ -415,14 +415,15 @@ TEST(DeviceCache, HasCapturedNothingAtFirst) {  // H3
   const StepRecordLayout layout(shape, 4);
   const Buffer record = device->allocate(layout.bytes);
   for (std::uint64_t byte = 1; byte < 256; ++byte) {
-    const Step step = byte * 0x0101010101010101;
+    const Step step(byte * 0x0101010101010101);
     DeviceCache cache(*device, shape, 4, "test/0");
     cache.begin_step(step, 4, 0, *stream);
     cache.snapshot(slots.as<const Slot>(), 4, kSlots, record.data(), *stream);
     std::vector<std::byte> bytes = test::download(*device, *stream, record.data(), layout.bytes);
     const StepRecordView view(shape, 4, bytes);
     EXPECT_NE(fault_of(view, shape, step, kSlots).value().find("layers 0-2"), std::string::npos);
-    for (const Slot slot : view.slots) EXPECT_EQ(slot, 5);  // and no route is missing
+    for (const MarkedSlot slot : view.slots)
+      EXPECT_EQ(slot, MarkedSlot(5));  // and no route is missing
   }
 }
 

@@ -184,10 +184,10 @@ TEST_P(DeviceTransportOn, FailuresWaitUntilTheyAreTaken) {  // H37
   EXPECT_EQ(engine.capturer().num_failed(), 2u);
   const std::vector<StepFailed> failures = engine.capturer().take_failures();
   ASSERT_EQ(failures.size(), 2u);
-  EXPECT_EQ(failures[0].step(), 1u);
+  EXPECT_EQ(failures[0].step(), Step(1));
   EXPECT_TRUE(contains(failures[0].what(), "step 1 failed: layer 4 was not captured"))
       << failures[0].what();
-  EXPECT_EQ(failures[1].step(), 3u);
+  EXPECT_EQ(failures[1].step(), Step(3));
   EXPECT_TRUE(contains(failures[1].reason(), "expert id 128")) << failures[1].what();
   EXPECT_TRUE(engine.capturer().take_failures().empty());
   EXPECT_EQ(engine.capturer().num_failed(), 2u);

@@ -25,7 +25,8 @@ TEST(DraftedSteps, AreForgottenOnceTheyAreAccepted) {
   EXPECT_EQ(accepted->position, 4);
   EXPECT_EQ(Tokens(accepted->tokens.begin(), accepted->tokens.end()), Tokens{0});
   steps.forget(2, 7);
-  for (const Step step : {1, 2}) EXPECT_FALSE(steps.accepted(step, 7, 6, Tokens{0}).has_value());
+  for (const Step step : {Step(1), Step(2)})
+    EXPECT_FALSE(steps.accepted(step, 7, 6, Tokens{0}).has_value());
   EXPECT_TRUE(steps.accepted(3, 7, 6, {}).has_value());
   steps.erase(7);
   EXPECT_FALSE(steps.accepted(3, 7, 6, {}).has_value());

@@ -159,7 +159,7 @@ void EndToEnd::read_while_it_runs(Reader& reader) {
 // The worker may be steps ahead, so a row may be gone; but then some later step took its slot.
 void EndToEnd::read_one(Reader& reader, const ScenarioStep& step) {
   std::vector<Slot> slots = step.slots;
-  std::erase_if(slots, [](Slot slot) { return slot < 0 || slot >= Scenario::kSlots; });
+  std::erase_if(slots, [](Slot slot) { return slot < 0 || slot >= Slot(Scenario::kSlots); });
   const std::size_t row_bytes = reader.shape().row_bytes();
   std::vector<std::byte> rows(slots.size() * row_bytes);
   std::vector<RowState> states(slots.size());
@@ -179,8 +179,9 @@ void EndToEnd::read_one(Reader& reader, const ScenarioStep& step) {
 
 void EndToEnd::read_at_the_end(Reader& reader) {
   const Step last = scenario.steps.back().step;
-  for (Slot slot = 0; slot < Scenario::kSlots; ++slot) {
-    const StepWindow window{static_cast<Step>(slot) % last, last - 1};
+  for (Slot slot = 0; slot < Slot(Scenario::kSlots); ++slot) {
+    const StepWindow window{Step(static_cast<std::uint64_t>(slot.value()) % last.value()),
+                            last - 1};
     std::vector<std::byte> row(reader.shape().row_bytes());
     RowState state{};
     reader.read({&slot, 1}, {&window, 1}, row, {&state, 1});

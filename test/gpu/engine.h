@@ -35,7 +35,7 @@ class Engine {
   // Waits until the last one is visible.
   void finish(Milliseconds limit = Milliseconds(20'000));
 
-  void end_request(std::uint64_t request, RequestEnd how) { capturer_.end_request(request, how); }
+  void end_request(RequestId request, RequestEnd how) { capturer_.end_request(request, how); }
 
   Stream& stream() { return *stream_; }
   const Slot* slot_mapping() const { return slot_mapping_.as<const Slot>(); }

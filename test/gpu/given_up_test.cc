@@ -152,7 +152,7 @@ TEST_P(GivenUpStepOn, IsToldAndTheNextStepWorks) {  // H37
     reader ? reader->wait_for(step, kPatience) : by_request->wait_for(step, kPatience);
   };
   for (const ScenarioStep& step : steps) {
-    spans = {{1, static_cast<std::int64_t>(step.step - 1) * kTokens, kTokens}};
+    spans = {{1, (step.step - Step(1)) * kTokens, kTokens}};
     const bool lost = step.step == 2 || step.step == 4 || step.step == 5;
     if (lost) {
       lose(step, step.step == 2 ? 3 : 0);
@@ -200,7 +200,7 @@ TEST_P(GivenUpStepOn, NeedsNoScheduler) {  // H37, H14
   const std::vector<ScenarioStep> steps = plain_steps(7);
   for (int i = 0; i < 3; ++i) run(steps[static_cast<std::size_t>(i)]);
   for (Step step = 4; step <= 40; ++step) {
-    ScenarioStep lost = steps[step % 7];
+    ScenarioStep lost = steps[step.value() % 7];
     lost.step = step;
     lose(lost, 2);
   }
@@ -291,7 +291,7 @@ TEST_P(GivenUpStepOn, LeavesNoOlderRowsWhereNobodyKnowsItsSlots) {  // H37
     thrown.step = lost;
     lose(thrown, 3);
   });
-  expect_lost([&](Step lost) { publish_with(lost, Scenario::kSlots); });
+  expect_lost([&](Step lost) { publish_with(lost, Slot(Scenario::kSlots)); });
   expect_lost([&](Step lost) { publish_with(lost, steps[1].slots[1]); });  // twice
   expect_lost([&](Step lost) {  // nor can they be had, since the stream records a graph
     StepGuard open(*capturer, info(lost), *stream);

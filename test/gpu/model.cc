@@ -18,8 +18,9 @@ std::uint64_t mix(std::uint64_t x) {
 }
 
 std::uint64_t hash(Step step, std::int64_t row, int layer, int k) {
-  return mix(mix(mix(mix(step) + static_cast<std::uint64_t>(row)) + static_cast<unsigned>(layer)) +
-             static_cast<unsigned>(k));
+  return mix(
+      mix(mix(mix(step.value()) + static_cast<std::uint64_t>(row)) + static_cast<unsigned>(layer)) +
+      static_cast<unsigned>(k));
 }
 
 }  // namespace

@@ -25,17 +25,17 @@ class RequestCacheTest : public ::testing::Test {
  protected:
   explicit RequestCacheTest(Drafts drafts = Drafts::chain) : cache(kRowBytes, drafts) {}
 
-  void put(std::uint64_t request, std::int64_t position, std::int64_t count, int run = 0) {
+  void put(RequestId request, std::int64_t position, std::int64_t count, int run = 0) {
     put(++last_step, {{request, position, count}, {0, count}}, run);
   }
   // Rows that say in which place of the step they were computed.
   void put(Step step, const WantedSpan& wanted, int run) {
     const RequestSpan part = wanted.part();
-    const std::vector<Slot> slots(static_cast<std::size_t>(part.count), 5);
+    const std::vector<MarkedSlot> slots(static_cast<std::size_t>(part.count), MarkedSlot(5));
     cache.put(step, wanted, rows_of(part.position, part.count, run), slots);
   }
 
-  void expect(std::uint64_t request, std::int64_t position, std::int64_t count, int run) {
+  void expect(RequestId request, std::int64_t position, std::int64_t count, int run) {
     const RequestCache::Rows rows = cache.rows(request);
     const auto first = static_cast<std::size_t>(position - rows.position);
     const std::vector<std::byte> expected = rows_of(position, count, run);
@@ -45,8 +45,7 @@ class RequestCacheTest : public ::testing::Test {
     expect_states(request, position, count, RowState::present);
   }
 
-  void expect_states(std::uint64_t request, std::int64_t position, std::int64_t count,
-                     RowState state) {
+  void expect_states(RequestId request, std::int64_t position, std::int64_t count, RowState state) {
     const RequestCache::Rows rows = cache.rows(request);
     for (std::int64_t i = position; i < position + count; ++i) {
       EXPECT_EQ(rows.states[static_cast<std::size_t>(i - rows.position)], state) << i;
@@ -102,7 +101,7 @@ TEST_F(RequestCacheTest, LaterRunOverwritesAPosition) {  // H17
 
 TEST_F(RequestCacheTest, RowWithAMissingRouteIsMissing) {
   put(1, 0, 3);
-  const std::vector<Slot> slots = {4, ~Slot{0}, 6};
+  const std::vector<MarkedSlot> slots = {MarkedSlot(4), MarkedSlot::missing(0), MarkedSlot(6)};
   cache.put(2, {{1, 0, 3}, {0, 3}}, rows_of(0, 3, 1), slots);
   expect(1, 0, 1, 1);
   expect_states(1, 1, 1, RowState::missing);
@@ -222,7 +221,8 @@ TEST_F(RequestCacheTrees, AStepThatWasPassedOverHasNoDraftsAnyMore) {
 }
 
 TEST_F(RequestCacheTrees, ARowThatIsMissingIsMissingWhereItStands) {
-  cache.put(1, {kTree, {0, 3}}, rows_of(2, 3, 1), std::vector<Slot>{4, 5, ~Slot{6}});
+  cache.put(1, {kTree, {0, 3}}, rows_of(2, 3, 1),
+            std::vector{MarkedSlot(4), MarkedSlot(5), MarkedSlot::missing(6)});
   cache.accept(1, 1, 2, Tokens{0, 2});
   expect_row(2, 2, 1);
   expect_missing(3);

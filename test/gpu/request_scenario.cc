@@ -23,7 +23,7 @@ ScenarioStep RequestScenario::draw_step(Step number) {
   if (random_() % 10 == 0) step.trouble = kTroubles[random_() % 3];
   while (running_.size() < 4) {
     // A prefix hit: its first tokens are not computed.
-    Running& started = running_[++last_request_];
+    Running& started = running_[RequestId(++last_request_)];
     started.position = random_() % 3 == 0 ? 20 : 0;
     started.wants = random_() % 3 != 0;
   }
@@ -34,16 +34,16 @@ ScenarioStep RequestScenario::draw_step(Step number) {
   if (step.wanted->size() == step.requests.size()) step.wanted.reset();
   step.padded_tokens = step.num_tokens;
   step.dp_tokens = {0, step.num_tokens, 0};
-  for (Slot slot = 0; slot < step.num_tokens; ++slot) step.slots.push_back(slot * 2);
+  for (std::int64_t i = 0; i < step.num_tokens; ++i) step.slots.emplace_back(i * 2);
   if (step.num_tokens == 0) step.trouble = Trouble::none;
   if (step.trouble == Trouble::bad_slot && step.wants_any()) {
     const std::int64_t end = step.wanted ? step.wanted->back().end : step.num_tokens;
-    step.slots[static_cast<std::size_t>(end - 1)] = Scenario::kSlots;
+    step.slots[static_cast<std::size_t>(end - 1)] = Slot(Scenario::kSlots);
   }
   return step;
 }
 
-void RequestScenario::add_span(ScenarioStep& step, std::uint64_t request, Running& running) {
+void RequestScenario::add_span(ScenarioStep& step, RequestId request, Running& running) {
   const std::int64_t left = Scenario::kMaxTokens - step.num_tokens;
   const std::int64_t count = std::min<std::int64_t>(left, 1 + static_cast<int>(random_() % 9));
   if (count == 0) return;
@@ -91,7 +91,7 @@ std::vector<RequestScenario::End> RequestScenario::draw_ends() {
   return drawn;
 }
 
-void RequestScenario::finish(std::uint64_t request, const Running& running) {
+void RequestScenario::finish(RequestId request, const Running& running) {
   Finished done{.request = request, .rows = {}, .asked = running.asked};
   for (std::int64_t position = 0; position < running.position; ++position) {
     const auto row = running.rows.find(position);

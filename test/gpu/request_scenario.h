@@ -17,12 +17,12 @@ struct RequestScenario {
 
   // What the engine says about requests behind a step.
   struct End {
-    std::uint64_t request = 0;
+    RequestId request = 0;
     RequestEnd how = RequestEnd::finished;
   };
   // What a finished request's positions [0, size) must be: the bytes, or nothing if missing.
   struct Finished {
-    std::uint64_t request = 0;
+    RequestId request = 0;
     std::vector<std::optional<std::vector<std::byte>>> rows;
     bool asked = true;  // a published step wanted a row of it: else nothing is handed over
   };
@@ -40,12 +40,12 @@ struct RequestScenario {
   };
 
   ScenarioStep draw_step(Step number);
-  void add_span(ScenarioStep& step, std::uint64_t request, Running& running);
+  void add_span(ScenarioStep& step, RequestId request, Running& running);
   std::vector<End> draw_ends();
-  void finish(std::uint64_t request, const Running& running);
+  void finish(RequestId request, const Running& running);
 
   std::mt19937_64 random_;
-  std::map<std::uint64_t, Running> running_;
+  std::map<RequestId, Running> running_;
   std::uint64_t last_request_ = 0;
 };
 

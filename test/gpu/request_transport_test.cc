@@ -84,7 +84,7 @@ class RequestTransportEndToEnd : public RequestTransport,
 
   void run_scheduler() {
     RequestReader reader(make_request_reader(endpoint));
-    std::vector<std::uint64_t> never_asked;
+    std::vector<RequestId> never_asked;
     for (const auto& finished : scenario.finished) {
       if (finished.asked) {
         expect_request(reader, finished);
@@ -93,7 +93,7 @@ class RequestTransportEndToEnd : public RequestTransport,
       }
     }
     EXPECT_FALSE(never_asked.empty());
-    for (const std::uint64_t request : never_asked) {
+    for (const RequestId request : never_asked) {
       EXPECT_THROW(reader.take(request, {0, 1}, Milliseconds(0)), TimeoutError) << request;
     }
     // A step that nobody wanted anything of has no outcome, the next one stands for it.
@@ -128,10 +128,10 @@ std::vector<ScenarioStep> steps_of_one_request(int count) {
   std::vector<ScenarioStep> steps = plain_steps(std::min(count, 7));
   while (static_cast<int>(steps.size()) < count) {
     steps.push_back(steps[steps.size() % 7]);
-    steps.back().step = steps.size();
+    steps.back().step = Step(steps.size());
   }
   for (ScenarioStep& step : steps) {
-    step.requests = {{1, static_cast<std::int64_t>(step.step - 1) * 8, 8}};
+    step.requests = {{1, (step.step - Step(1)) * 8, 8}};
   }
   return steps;
 }
@@ -166,7 +166,7 @@ TEST_P(RequestTransportOn, FullRingIsAnErrorThatLosesNothing) {  // H14
   reader.wait_for(4, kPatience);
   engine.publish(scenario.steps[next]);
   while (++next < 20) {
-    reader.wait_for(next - 4, kPatience);
+    reader.wait_for(Step(next - 4), kPatience);
     engine.run(scenario.steps[next]);
   }
   while (reader.poll() < 16) engine.stream().idle();  // which runs a seeded device's work
@@ -248,7 +248,7 @@ TEST_P(RequestTransportOn, OfATreeTheRowsOfThoseThatStand) {  // H30
   const auto device = GetParam()();
   Engine engine(*device, scenario, transport(*device), {});
   RequestReader reader(make_request_reader(endpoint));
-  const auto accept = [&](Step step, std::uint64_t request, std::int64_t tokens,
+  const auto accept = [&](Step step, RequestId request, std::int64_t tokens,
                           std::vector<std::int64_t> accepted) {
     engine.capturer().accept(step, request, tokens, accepted);
   };
@@ -263,7 +263,8 @@ TEST_P(RequestTransportOn, OfATreeTheRowsOfThoseThatStand) {  // H30
   accept(2, 2, 6, {0, 1});  // one token more than stands
   accept(3, 2, 9, {0, 3, 4});
   engine.finish();
-  for (const std::uint64_t request : {1, 2, 3}) engine.end_request(request, RequestEnd::finished);
+  for (const RequestId request : {RequestId(1), RequestId(2), RequestId(3)})
+    engine.end_request(request, RequestEnd::finished);
   const Router& router = scenario.router;
   expect_request(reader, {.request = 1,
                           .rows = {{},
@@ -295,7 +296,7 @@ TEST_P(RequestTransportOn, AnAcceptThatCannotBeIsRefusedAndChangesNothing) {
   Engine engine(*device, scenario, transport(*device), {});
   RequestReader reader(make_request_reader(endpoint));
   engine.run(steps[0]);
-  const auto refused = [&]<class Error>(Step step, std::uint64_t request, std::int64_t tokens,
+  const auto refused = [&]<class Error>(Step step, RequestId request, std::int64_t tokens,
                                         std::vector<std::int64_t> accepted, const char* why) {
     const std::string message =
         message_of<Error>([&] { engine.capturer().accept(step, request, tokens, accepted); });

@@ -43,7 +43,7 @@ class SinkEngine {
     capturer.bind(3);
     if (with_sink) take_sink();
     std::vector<Slot> slots(kTokens);
-    std::iota(slots.begin(), slots.end(), 0);
+    std::iota(slots.begin(), slots.end(), Slot(0));
     slot_mapping = upload(device, *stream, slots);
   }
 
@@ -80,7 +80,7 @@ class SinkEngine {
   void expect_rows(Step step, std::int64_t tokens, std::int64_t missing = -1) {
     const ModelShape& shape = router.shape;
     std::vector<Slot> slots(static_cast<std::size_t>(tokens));
-    std::iota(slots.begin(), slots.end(), 0);
+    std::iota(slots.begin(), slots.end(), Slot(0));
     std::vector<std::byte> rows(slots.size() * shape.row_bytes());
     std::vector<RowState> states(slots.size());
     const StepWindow window{step, step};
@@ -117,7 +117,7 @@ TEST_P(RouteSinkOn, DropsThePicksOfDeclaredSharedExperts) {  // H27
     SCOPED_TRACE(weight_type_name(weights));
     SinkEngine engine(*device, with_shape(endpoint, weights), 2);
     for (const std::int64_t tokens : {20, 13}) {  // as many as fit the cache, and fewer
-      const Step step = tokens == 20 ? 1 : 2;
+      const Step step(tokens == 20 ? 1 : 2);
       SinkPicks kernel = engine.good(tokens);
       kernel.shared = 2;
       engine.run(step, kernel);

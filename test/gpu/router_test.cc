@@ -144,7 +144,7 @@ class RouterOn : public DeviceTest {
           cache(*test.device, shape, max_tokens, std::move(owner)),
           record(test.device->allocate(StepRecordLayout(shape, max_tokens).bytes)) {
       std::vector<Slot> values(static_cast<std::size_t>(max_tokens));
-      std::iota(values.begin(), values.end(), 0);
+      std::iota(values.begin(), values.end(), Slot(0));
       slots = upload(*test.device, *test.stream, values);
     }
 
@@ -275,8 +275,8 @@ TEST_P(RouterOn, HasNoPickWhereNoScoreIsANumber) {  // and so a missing route, H
   std::vector<std::byte> bytes = cache.snapshot(*this, 2);
   const StepRecordView record(cache.shape, 2, bytes);
   EXPECT_EQ(fault_of(record, cache.shape, 1, 4), std::nullopt);
-  EXPECT_EQ(record.slots[0], ~Slot{0});
-  EXPECT_EQ(record.slots[1], 1);
+  EXPECT_EQ(record.slots[0], MarkedSlot::missing(0));
+  EXPECT_EQ(record.slots[1], MarkedSlot(1));
   EXPECT_EQ(ids_of(layer), (std::vector<std::int32_t>{3, -1, -1, -1, 15, 14, 13, 12}));
 }
 

@@ -28,7 +28,7 @@ Trouble draw_trouble(std::mt19937_64& random, RankLayout layout) {
 
 std::vector<Slot> draw_slots(std::mt19937_64& random, std::int64_t count) {
   std::vector<Slot> all(Scenario::kSlots);
-  std::iota(all.begin(), all.end(), 0);
+  std::iota(all.begin(), all.end(), Slot(0));
   std::ranges::shuffle(all, random);
   all.resize(static_cast<std::size_t>(count));
   return all;
@@ -56,7 +56,8 @@ ScenarioStep draw_step(std::mt19937_64& random, Step number, RankLayout layout) 
   step.padded_tokens = step.graph ? Scenario::kGraphTokens : std::ranges::max(step.dp_tokens);
   step.slots = draw_slots(random, mine);
   if (step.trouble == Trouble::bad_slot) {
-    step.slots[random() % step.slots.size()] = random() % 2 == 0 ? Slot{-1} : Scenario::kSlots;
+    step.slots[random() % step.slots.size()] =
+        random() % 2 == 0 ? Slot(-1) : Slot(Scenario::kSlots);
   }
   if (step.trouble == Trouble::slot_twice) step.slots.front() = step.slots.back();
   return step;
@@ -77,7 +78,7 @@ bool ScenarioStep::fails() const {
       return false;
     case Trouble::bad_slot:
       return std::ranges::any_of(slots, [this](const Slot& slot) {
-        return (slot < 0 || slot >= Scenario::kSlots) && wants(&slot - slots.data());
+        return (slot < 0 || slot >= Slot(Scenario::kSlots)) && wants(&slot - slots.data());
       });
     case Trouble::slot_twice:
       return wants(0) && wants(num_tokens - 1);
@@ -108,7 +109,7 @@ Scenario::Scenario(std::uint64_t seed, Router model, RankLayout rows, bool opt_i
   std::mt19937_64 random(seed);
   Step number = 0;
   for (int i = 0; i < 40; ++i) {
-    number += 1 + random() % 2;
+    number += 1 + static_cast<std::int64_t>(random() % 2);
     steps.push_back(draw_step(random, number, layout));
     if (opt_in) steps.back().wanted = draw_wanted(random, steps.back().num_tokens);
   }
@@ -126,7 +127,7 @@ std::vector<ScenarioStep> plain_steps(int count) {
   for (int i = 0; i < count; ++i) {
     ScenarioStep step{.step = static_cast<Step>(i + 1), .num_tokens = 8, .padded_tokens = 8};
     step.dp_tokens = {0, 8, 0};
-    for (Slot slot = 8 * i + 7; slot >= 8 * i; --slot) step.slots.push_back(slot);
+    for (int slot = 8 * i + 7; slot >= 8 * i; --slot) step.slots.emplace_back(slot);
     steps.push_back(step);
   }
   return steps;
@@ -183,10 +184,10 @@ Step Scenario::last_lost_in(StepWindow window) const {
   for (const ScenarioStep& step : steps) {
     if (!step.wants_any()) continue;
     const Step first = before == 0 ? step.step : before;
-    before = step.loses_slots() ? step.step : 0;
+    before = step.loses_slots() ? step.step : Step();
     if (before != 0 && first <= window.last) lost = std::min(window.last, step.step);
   }
-  return lost >= window.first ? lost : 0;
+  return lost >= window.first ? lost : Step();
 }
 
 Scenario::Row Scenario::expected(Slot slot, StepWindow window, Step last) const {

@@ -54,7 +54,7 @@ TEST_P(ShmTransportOn, PublishThrowsTheFailureOfItsOwnStep) {
     std::vector<ScenarioStep> steps = plain_steps(3);
     steps[1].trouble = trouble;
     steps[1].slots = steps[0].slots;  // whose rows the failed step takes away
-    if (trouble == Trouble::bad_slot) steps[1].slots[4] = Scenario::kSlots;
+    if (trouble == Trouble::bad_slot) steps[1].slots[4] = Slot(Scenario::kSlots);
     if (trouble == Trouble::slot_twice) steps[1].slots[4] = steps[1].slots[5];
     const Scenario scenario(Router{endpoint.shape}, steps);
     Engine engine(*device, scenario, make_shm_transport(*device, endpoint), {});
@@ -134,7 +134,7 @@ TEST_P(ShmTransportOn, StampThatAnotherProcessWroteFailsTheStepAndSaysSo) {
   engine.run(steps[0]);
   const Segment segment = Segment::open(buffer_name(endpoint));
   auto* stamps = reinterpret_cast<Step*>(segment.bytes().data() + sizeof(ShmControl));
-  stamps[steps[0].slots[0]] = kWriting;
+  stamps[steps[0].slots[0].value()] = kWriting;
   engine.run(steps[1]);
   EXPECT_EQ(engine.failed(), std::set<Step>{2});
   const std::string text = message_of<StepFailed>([&] { reader.wait_for(2, kPatience); });

@@ -12,8 +12,9 @@
 namespace moetap {
 namespace {
 
-constexpr Step kStep = 7;
+constexpr std::uint64_t kStep = 7;
 constexpr std::int64_t kSlots = 1000;
+constexpr auto kNotWritten = MarkedSlot::missing(76);
 
 // A cache filled with random ids, and a record's parts to snapshot it into.
 template <class Id>
@@ -22,7 +23,7 @@ struct Cache {
       : missing_step(max_tokens),
         routes(num_layers * max_tokens * top_k),
         slot_mapping(num_tokens),
-        slots(max_tokens, -77),
+        slots(max_tokens, kNotWritten),
         rows(max_tokens * num_layers * top_k, kUntouched),
         captured(num_layers),
         record_captured(num_layers, 77),
@@ -48,7 +49,7 @@ struct Cache {
     step.num_tokens = num_tokens;
     std::mt19937 random(1);
     for (auto& id : routes) id = static_cast<std::uint16_t>(random() % 200);
-    for (auto& slot : slot_mapping) slot = static_cast<Slot>(random() % kSlots);
+    for (auto& slot : slot_mapping) slot = Slot(random() % kSlots);
   }
 
   void run(int lanes = 1) {
@@ -62,10 +63,10 @@ struct Cache {
   std::vector<std::uint64_t> missing_step;
   std::vector<std::uint16_t> routes;
   std::vector<Slot> slot_mapping;
-  std::vector<Slot> slots;
+  std::vector<MarkedSlot> slots;
   std::vector<Id> rows;
   std::vector<std::uint64_t> captured;
-  std::vector<std::uint64_t> record_captured;
+  std::vector<Step> record_captured;
   StepReport report{};
   SnapshotKernel<Id> kernel;
 };
@@ -128,8 +129,13 @@ TYPED_TEST(SnapshotKernelOf, TakesOnlyTheTokensThatAreWanted) {
               ASSERT_EQ(cache.rows[i], taken ? id : cache.kUntouched) << "row " << row;
             }
           }
-          const Slot slot = taken ? cache.slot_mapping[tokens[row]] : -77;
-          EXPECT_EQ(cache.slots[row], row == 3 ? ~slot : slot) << "row " << row;
+          if (!taken) {
+            EXPECT_EQ(cache.slots[row], kNotWritten) << "row " << row;
+            continue;
+          }
+          const Slot slot = cache.slot_mapping[tokens[row]];
+          EXPECT_EQ(cache.slots[row], row == 3 ? MarkedSlot::missing(slot) : MarkedSlot(slot))
+              << "row " << row;
         }
       }
     }
@@ -156,7 +162,9 @@ TYPED_TEST(SnapshotKernelOf, ClonesTheSlotMapping) {
     Cache<TypeParam> cache(2, 8, 50, 100);
     cache.run(lanes);
     for (std::int64_t token = 0; token < 100; ++token) {
-      EXPECT_EQ(cache.slots[token], token < 50 ? cache.slot_mapping[token] : -77) << token;
+      EXPECT_EQ(cache.slots[token],
+                token < 50 ? MarkedSlot(cache.slot_mapping[token]) : kNotWritten)
+          << token;
     }
     EXPECT_EQ(cache.step.fault, 0u);
   }
@@ -171,12 +179,13 @@ TYPED_TEST(SnapshotKernelOf, MarksRowsThatMissARouteInThisStepOnly) {  // H2
   cache.run();
   for (std::int64_t token = 0; token < 50; ++token) {
     const Slot slot = cache.slot_mapping[token];
-    EXPECT_EQ(cache.slots[token], token == 3 ? ~slot : slot) << token;
+    EXPECT_EQ(cache.slots[token], token == 3 ? MarkedSlot::missing(slot) : MarkedSlot(slot))
+        << token;
   }
 }
 
 TYPED_TEST(SnapshotKernelOf, ReportsASlotOutsideTheBuffer) {
-  for (const Slot bad : {Slot{-1}, Slot{kSlots}}) {
+  for (const Slot bad : {Slot(-1), Slot(kSlots)}) {
     for (const bool missing : {false, true}) {
       Cache<TypeParam> cache(2, 8, 50, 100);
       cache.slot_mapping[49] = bad;
@@ -184,8 +193,8 @@ TYPED_TEST(SnapshotKernelOf, ReportsASlotOutsideTheBuffer) {
       cache.run();
       EXPECT_EQ(cache.step.fault, static_cast<std::uint32_t>(DeviceFault::slot));
       EXPECT_EQ(cache.step.fault_token, 49);
-      EXPECT_EQ(cache.step.fault_value, bad);
-      // Neither as a slot nor as ~slot may it look like one that exists.
+      EXPECT_EQ(cache.step.fault_value, bad.value());
+      // Neither as a slot nor as a marked one may it look like one that exists.
       EXPECT_EQ(cache.slots[49], kBadSlot);
     }
   }
@@ -207,9 +216,9 @@ TEST_P(ReportOf, CopiesWhatTheStepFound) {
       cache.captured = {7, 6, 7, 0, 7};
       cache.kernel.head.wanted = wanted;
       cache.run(lanes);
-      EXPECT_EQ(cache.record_captured, cache.captured);
+      EXPECT_TRUE(std::ranges::equal(cache.record_captured, cache.captured, {}, &Step::value));
       const StepReport& report = cache.report;
-      EXPECT_EQ(report.step, kStep);
+      EXPECT_EQ(report.step, Step(kStep));
       EXPECT_EQ(report.num_tokens, wanted < 0 ? 12 : wanted);
       EXPECT_EQ(report.step_tokens, 12);
       EXPECT_EQ(report.fault, 1u);
@@ -227,7 +236,7 @@ TEST(Report, HasTheFaultOfAnyBlockOfTheSnapshot) {
     for (std::size_t bad = 0; bad < 90; bad += 7) {
       Cache<std::uint16_t> cache(5, 8, 90, 100);
       for (int again = 0; again < 2; ++again) {
-        cache.slot_mapping[bad] = kSlots + again;
+        cache.slot_mapping[bad] = Slot(kSlots + again);
         cache.step.fault = 0;
         cache.run(lanes);
         EXPECT_EQ(cache.report.fault, static_cast<std::uint32_t>(DeviceFault::slot));

@@ -86,7 +86,7 @@ TEST_F(StepGuardTest, MayPublishAgain) {
 
 TEST_F(StepGuardTest, OnlyClosesAStepOfWhichNothingIsWanted) {
   const std::span<const TokenRange> none;
-  for (const Step step : {1, 2}) {
+  for (const Step step : {Step(1), Step(2)}) {
     stream.recording = step == 2;  // and so it cannot be
     const StepGuard open(*capturer, {.step = step, .num_tokens = 4, .wanted = none}, stream);
   }

@@ -127,7 +127,7 @@ TEST_P(SlotRowsOn, SlotsOfOtherTokensKeepWhatTheyHad) {  // H11
   for (std::int64_t token = 0; token < 8; ++token) {
     const Slot slot = steps[0].slots[static_cast<std::size_t>(token)];
     const bool wanted = steps[1].wants(token);
-    for (const Step step : {1, 2}) {
+    for (const Step step : {Step(1), Step(2)}) {
       SCOPED_TRACE(::testing::Message() << "token " << token << ", window of step " << step);
       const StepWindow window{step, step};
       std::vector<std::byte> row(endpoint.shape.row_bytes());
@@ -154,7 +154,7 @@ TEST_P(SlotRowsOn, StepThatNobodyWantsHasNoOutcome) {  // H3
   for (int i = 0; i < 3; ++i) engine.run(steps[static_cast<std::size_t>(i)]);
   engine.finish();  // waits for step 1 only
   reader.wait_for(1, kPatience);
-  EXPECT_EQ(reader.poll(), 1u);
+  EXPECT_EQ(reader.poll(), Step(1));
   EXPECT_THROW(reader.wait_for(2, Milliseconds(1)), TimeoutError);
   engine.run(steps[3]);
   engine.run(steps[4]);
@@ -165,7 +165,7 @@ TEST_P(SlotRowsOn, StepThatNobodyWantsHasNoOutcome) {  // H3
     reader.wait_for(step.step, kPatience);  // the next one that comes stands for it
     expect_rows(reader, scenario, step);
   }
-  EXPECT_EQ(reader.poll(), 4u);
+  EXPECT_EQ(reader.poll(), Step(4));
 }
 
 TEST_P(SlotRowsOn, SlotIsLookedAtOnlyIfItsTokenIsWanted) {
@@ -173,7 +173,7 @@ TEST_P(SlotRowsOn, SlotIsLookedAtOnlyIfItsTokenIsWanted) {
       steps_wanting({Ranges{{0, 4}}, Ranges{{0, 4}}, Ranges{{3, 6}}, Ranges{{0, 2}, {5, 8}}});
   for (const int i : {0, 2}) {
     steps[static_cast<std::size_t>(i)].trouble = Trouble::bad_slot;
-    steps[static_cast<std::size_t>(i)].slots[4] = Scenario::kSlots;
+    steps[static_cast<std::size_t>(i)].slots[4] = Slot(Scenario::kSlots);
   }
   for (const int i : {1, 3}) {
     steps[static_cast<std::size_t>(i)].trouble = Trouble::slot_twice;
@@ -184,7 +184,7 @@ TEST_P(SlotRowsOn, SlotIsLookedAtOnlyIfItsTokenIsWanted) {
   Reader reader(this->reader());
   for (const ScenarioStep& step : steps) engine.run(step);
   engine.finish();
-  for (const Step good : {1, 2}) reader.wait_for(good, kPatience);
+  for (const Step good : {Step(1), Step(2)}) reader.wait_for(good, kPatience);
   const std::string slot = message_of<StepFailed>([&] { reader.wait_for(3, kPatience); });
   EXPECT_TRUE(contains(slot, "token 4: slot 60")) << slot;
   const std::string twice = message_of<StepFailed>([&] { reader.wait_for(4, kPatience); });
@@ -230,7 +230,7 @@ TEST_F(WantedRows, OfTheWireLayoutLeaveTheOthersAsTheyWere) {
     RowState state{};
     reader.read({&steps[0].slots[static_cast<std::size_t>(token)], 1}, {&any, 1}, row, {&state, 1});
     EXPECT_EQ(state, RowState::unverified);
-    EXPECT_EQ(row, kRouter.row(steps[1].wants(token) ? 2 : 1, token)) << token;
+    EXPECT_EQ(row, kRouter.row(Step(steps[1].wants(token) ? 2 : 1), token)) << token;
   }
 }
 
@@ -249,7 +249,7 @@ TEST_P(DelayedWantedRows, TheirListStaysAsItIsUntilItWasRead) {  // H13, H14, H1
   std::mt19937_64 random(seed);
   std::vector<ScenarioStep> steps;
   for (Step number = 1; number <= 20; ++number) {
-    ScenarioStep step = plain_steps(static_cast<int>(1 + number % 7)).back();
+    ScenarioStep step = plain_steps(static_cast<int>(1 + number.value() % 7)).back();
     step.step = number;
     step.graph = random() % 2 == 0;
     if (step.graph) step.padded_tokens = Scenario::kGraphTokens;
@@ -273,13 +273,14 @@ TEST_P(DelayedWantedRows, TheirListStaysAsItIsUntilItWasRead) {  // H13, H14, H1
     while (reader.poll() + 4 < step.step) compute.idle();
     engine.publish(step);
     for (Step old = step.step < 4 ? 1 : step.step - 3; old <= reader.poll(); ++old) {
-      expect_rows(reader, scenario, steps[old - 1]);
+      expect_rows(reader, scenario, steps[old.value() - 1]);
     }
   }
   engine.finish();
   reader.wait_for(20, kPatience);
   EXPECT_TRUE(engine.failed().empty());
-  for (const Step last : {17, 18, 19, 20}) expect_rows(reader, scenario, steps[last - 1]);
+  for (const Step last : {Step(17), Step(18), Step(19), Step(20)})
+    expect_rows(reader, scenario, steps[last.value() - 1]);
 }
 
 }  // namespace

@@ -46,14 +46,15 @@ TEST(WantedTokens, AreSomePartsOfTheRequests) {
     while (tokens < kTokens) {
       const auto count =
           std::min<std::int64_t>(1 + static_cast<int>(random() % 7), kTokens - tokens);
-      requests.push_back({random() % 3, static_cast<std::int64_t>(random() % 50), count});
+      requests.push_back(
+          {RequestId(random() % 3), static_cast<std::int64_t>(random() % 50), count});
       tokens += count;
     }
     const ScenarioStep drawn{.num_tokens = kTokens, .wanted = draw_wanted(random, kTokens)};
     StepInfo step{.step = 1, .num_tokens = kTokens, .requests = requests};
     if (drawn.wanted) step.wanted = *drawn.wanted;
 
-    std::vector<std::pair<std::uint64_t, std::int64_t>> expected;  // request, position
+    std::vector<std::pair<RequestId, std::int64_t>> expected;  // request, position
     std::int64_t token = 0;
     for (const RequestSpan& span : requests) {
       for (std::int64_t i = 0; i < span.count; ++i) {
@@ -62,7 +63,7 @@ TEST(WantedTokens, AreSomePartsOfTheRequests) {
     }
     std::vector<WantedSpan> spans;
     assign_wanted_spans(step, spans);
-    std::vector<std::pair<std::uint64_t, std::int64_t>> got;
+    std::vector<std::pair<RequestId, std::int64_t>> got;
     for (const WantedSpan& wanted : spans) {
       const RequestSpan span = wanted.part();
       EXPECT_GT(span.count, 0);

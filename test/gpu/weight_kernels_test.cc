@@ -40,7 +40,7 @@ TEST(Bfloat16, ComesBackFromFloat32AsItWas) {
   }
 }
 
-constexpr Step kStep = 7;
+constexpr std::uint64_t kStep = 7;
 
 // One layer's topk_ids with weights of type From, and a cache of weights of type To.
 template <class From, class To>
@@ -168,8 +168,10 @@ TYPED_TEST(WeighedSnapshotOf, PutsEachRowsWeightsBehindItsIds) {
         for (auto& any : weights) any = static_cast<Bits>(random());
         std::vector<std::uint32_t> tokens;
         for (std::uint32_t t = 0; t < kMax; t += some ? 1 + t % 3 : 1) tokens.push_back(t);
-        std::vector<Slot> mapping(kMax, 1), slots(kMax);
-        std::vector<std::uint64_t> missing(kMax), captured(3), record_captured(3);
+        std::vector<Slot> mapping(kMax, 1);
+        std::vector<MarkedSlot> slots(kMax);
+        std::vector<std::uint64_t> missing(kMax), captured(3);
+        std::vector<Step> record_captured(3);
         DeviceStep step{};
         step.step = kStep;
         step.num_tokens = kMax;
@@ -196,7 +198,7 @@ TYPED_TEST(WeighedSnapshotOf, PutsEachRowsWeightsBehindItsIds) {
             .offset = static_cast<std::uint32_t>(shape.weights_offset()),
             .type = shape.weight_type()};
         test::run_kernel(kernel, blocks, lanes);
-        EXPECT_EQ(report.step, kStep);
+        EXPECT_EQ(report.step, Step(kStep));
         for (std::size_t row = 0; row < tokens.size(); ++row) {
           std::vector<std::byte> expected(shape.row_bytes());
           for (int layer = 0; layer < 3; ++layer) {

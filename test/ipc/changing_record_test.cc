@@ -22,13 +22,13 @@ using Clock = std::chrono::steady_clock;
 using test::ChildProcess;
 using test::SharedObject;
 
-constexpr Slot kFar = Slot{1} << 40;  // no memory of ours is there
+constexpr MarkedSlot kFar(Slot(std::int64_t{1} << 40));  // no memory of ours is there
 
 // Until it is killed: the slot is `good` and kFar by turns, each for a while.
-[[noreturn]] void flip(Slot& slot, Slot good) {
+[[noreturn]] void flip(MarkedSlot& slot, MarkedSlot good) {
   const std::atomic_ref shared(slot);
   for (;;) {
-    for (const Slot value : {kFar, good}) {
+    for (const MarkedSlot value : {kFar, good}) {
       shared.store(value, std::memory_order_relaxed);
       for (int i = 0; i < 200; ++i) shared.load(std::memory_order_relaxed);
     }
@@ -46,13 +46,13 @@ TEST(ChangingRecord, AFaultThatIsGoneWhenItIsNamedIsAFault) {
   };
   SharedObject<Shared> shared;
   const StepRecordView record = test::write_record(shared->bytes, endpoint.shape, 1, slots);
-  ChildProcess neighbour([&] { flip(record.slots.back(), slots.back()); });
+  ChildProcess neighbour([&] { flip(record.slots.back(), MarkedSlot(slots.back())); });
   const auto patience = Clock::now() + std::chrono::milliseconds(test::kPatienceMs);
   bool seen = false;
   while (!seen && Clock::now() < patience) {
     const auto fault = fault_of(record, endpoint.shape, 1, std::ssize(slots));
     if (!fault) continue;
-    EXPECT_TRUE(fault->find(std::to_string(kFar)) != std::string::npos) << *fault;
+    EXPECT_TRUE(fault->find(std::to_string(kFar.slot().value())) != std::string::npos) << *fault;
     seen = fault->find("changed meanwhile") != std::string::npos;
   }
   EXPECT_TRUE(seen);

@@ -68,10 +68,10 @@ TEST_F(ChannelTest, PeekReturnsTheSameRecordUntilItIsReleased) {
   EXPECT_THROW(consumer.release(), StateError);
   send(producer, 1);
   send(producer, 2);
-  EXPECT_EQ(consumer.peek()->descriptor.step, 1u);
-  EXPECT_EQ(consumer.peek()->descriptor.step, 1u);
+  EXPECT_EQ(consumer.peek()->descriptor.step, Step(1));
+  EXPECT_EQ(consumer.peek()->descriptor.step, Step(1));
   consumer.release();
-  EXPECT_EQ(consumer.peek()->descriptor.step, 2u);
+  EXPECT_EQ(consumer.peek()->descriptor.step, Step(2));
 }
 
 TEST_F(ChannelTest, ARecordIsSeenOnlyAfterItsCommit) {
@@ -200,7 +200,7 @@ TEST_F(ChannelTest, AConsumerGoesOnWhereAKilledOneStood) {
     ChannelConsumer consumer(endpoint);
     expect_next(consumer, 1);
     ASSERT_TRUE(consumer.wait(kPatience));
-    ASSERT_EQ(consumer.peek()->descriptor.step, 2u);  // looked at, but not released
+    ASSERT_EQ(consumer.peek()->descriptor.step, Step(2));  // looked at, but not released
     stopped.raise();
     pause();
   });

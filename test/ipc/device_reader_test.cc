@@ -70,17 +70,19 @@ using DeviceReaderInTwoProcesses = test::EndpointTest;
 // Both ends in this process, each with a mapping of its own.
 class DeviceReaderTest : public test::EndpointTest {
  protected:
-  void send(Step step, const Slots& slots) { send_step(producer, endpoint.shape, step, slots); }
+  void send(Step step, const test::Stored& slots) {
+    send_step(producer, endpoint.shape, step, slots);
+  }
 
   // A step that the worker believes in, but with a record that was spoiled.
   template <class Spoil>
-  void send_spoiled(Step step, const Slots& slots, Spoil spoil) {
+  void send_spoiled(Step step, const test::Stored& slots, Spoil spoil) {
     StepRecordView record = write_record(producer.acquire(), endpoint.shape, step, slots);
     spoil(record);
     producer.commit(describe(Descriptor::Kind::step, step, slots.size()));
   }
 
-  void send_failure(Step step, const Slots& slots, const char* text) {
+  void send_failure(Step step, const test::Stored& slots, const char* text) {
     write_record(producer.acquire(), endpoint.shape, step, slots);
     Descriptor descriptor = describe(Descriptor::Kind::failed_step, step, slots.size());
     std::snprintf(descriptor.text, sizeof descriptor.text, "%s", text);
@@ -92,11 +94,11 @@ class DeviceReaderTest : public test::EndpointTest {
 };
 
 TEST_F(DeviceReaderTest, KnowsNoStepAndNoRowAtFirst) {
-  EXPECT_EQ(reader->poll(), 0u);
+  EXPECT_EQ(reader->poll(), Step(0));
   EXPECT_EQ(reader->num_slots(), endpoint.num_slots);
   EXPECT_EQ(reader->shape(), endpoint.shape);
   Slots all(64);
-  std::iota(all.begin(), all.end(), 0);
+  std::iota(all.begin(), all.end(), Slot(0));
   expect_missing(*reader, all);
 }
 
@@ -106,9 +108,9 @@ TEST_F(DeviceReaderInTwoProcesses, ReturnsEveryRowThatWasPublished) {
   endpoint.max_tokens = 64;
   // Each step takes a drawn number of drawn slots; both sides draw the same.
   const auto slots_of_step = [&](Step step) {
-    std::mt19937_64 random(step);
+    std::mt19937_64 random(step.value());
     Slots slots(512);
-    std::iota(slots.begin(), slots.end(), 0);
+    std::iota(slots.begin(), slots.end(), Slot(0));
     std::ranges::shuffle(slots, random);
     slots.resize(random() % 65);
     return slots;
@@ -127,11 +129,11 @@ TEST_F(DeviceReaderInTwoProcesses, ReturnsEveryRowThatWasPublished) {
     reader->wait_for(step, kPatience);
     const Slots slots = slots_of_step(step);
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      expected[static_cast<std::size_t>(slots[i])] = {step, i};
+      expected[static_cast<std::size_t>(slots[i].value())] = {step, i};
     }
-    if (step % 50 != 0) continue;
+    if (step.value() % 50 != 0) continue;
     for (Slot slot = 0; slot < 512; ++slot) {
-      const auto [writer, i] = expected[static_cast<std::size_t>(slot)];
+      const auto [writer, i] = expected[static_cast<std::size_t>(slot.value())];
       if (writer != 0) expect_row(*reader, slot, writer, i);
     }
   }
@@ -141,7 +143,7 @@ TEST_F(DeviceReaderInTwoProcesses, ReturnsEveryRowThatWasPublished) {
 
 TEST_F(DeviceReaderTest, ARowWithAMissingRouteIsMissing) {
   send(1, {3, 4, 5});
-  send(2, {3, ~Slot{4}, 6});
+  send(2, {3, ~4, 6});
   reader->wait_for(2, kPatience);
   expect_row(*reader, 3, 2, 0);
   expect_missing(*reader, {4});
@@ -152,7 +154,7 @@ TEST_F(DeviceReaderTest, ARowWithAMissingRouteIsMissing) {
 TEST_F(DeviceReaderTest, AStepWithoutTokensIsAStep) {
   send(1, {});
   reader->wait_for(1, kPatience);
-  EXPECT_EQ(reader->poll(), 1u);
+  EXPECT_EQ(reader->poll(), Step(1));
 }
 
 // H11: what is asked for is what is taken in, so that a later step clobbers nothing early.
@@ -162,7 +164,7 @@ TEST_F(DeviceReaderTest, AWaitLeavesLaterStepsInTheRingAndAReadTakesNothingIn) {
   reader->wait_for(1, kPatience);
   expect_row(*reader, 1, 1, 1);
   expect_missing(*reader, {2});
-  EXPECT_EQ(reader->poll(), 2u);  // this takes in all there is
+  EXPECT_EQ(reader->poll(), Step(2));  // this takes in all there is
   expect_row(*reader, 1, 2, 0);
 }
 
@@ -188,7 +190,7 @@ TEST_F(DeviceReaderTest, AReadAheadOfTheLastStepIsRefused) {
 
 TEST_F(DeviceReaderTest, AFailedStepTakesItsRowsAlongAndTheNextStepGoesOn) {
   send(1, {0, 1, 2, 3});
-  send_failure(2, {1, ~Slot{2}, 64, 1'000'000}, "layer 2 was not captured");
+  send_failure(2, {1, ~2, 64, 1'000'000}, "layer 2 was not captured");
   send(3, {2, 9});
   reader->wait_for(3, kPatience);
   const std::string text = message_of<StepFailed>([&] { reader->wait_for(2, kPatience); });
@@ -206,14 +208,14 @@ TEST_F(DeviceReaderTest, RemembersTheReasonsOfTheLatestSixtyFourFailures) {
   send_failure(1, {5}, "the first");
   for (Step step = 2; step <= 65; ++step) {
     reader->poll();
-    send_failure(step, {5}, ("number " + std::to_string(step)).c_str());
+    send_failure(step, {5}, ("number " + std::to_string(step.value())).c_str());
   }
   reader->poll();
   EXPECT_TRUE(contains(message_of<StepFailed>([&] { reader->wait_for(1, kPatience); }),
                        "why is not known any more"));
   for (Step step = 2; step <= 65; ++step) {
     const std::string text = message_of<StepFailed>([&] { reader->wait_for(step, kPatience); });
-    EXPECT_TRUE(contains(text, "number " + std::to_string(step))) << text;
+    EXPECT_TRUE(contains(text, "number " + std::to_string(step.value()))) << text;
   }
   expect_missing(*reader, {5});
 }
@@ -222,14 +224,14 @@ TEST_F(DeviceReaderTest, RemembersTheReasonsOfTheLatestSixtyFourFailures) {
 // become visible, and what it would have overwritten is gone. Once for each thing that can be bad.
 TEST_F(DeviceReaderTest, ARecordThatOnlyClaimsToBeGoodIsAFailedStep) {
   Step step = 0;
-  const auto expect_failed = [&](const Slots& slots, auto spoil, const std::string& named) {
+  const auto expect_failed = [&](const test::Stored& slots, auto spoil, const std::string& named) {
     send(++step, {10, 11, 12});
     send_spoiled(++step, slots, spoil);
     const std::string text = message_of<StepFailed>([&] { reader->wait_for(step, kPatience); });
     EXPECT_TRUE(contains(text, named)) << text;
-    for (const Slot slot : slots) {
-      const Slot plain = slot < 0 ? ~slot : slot;
-      if (plain < endpoint.num_slots) expect_missing(*reader, {plain});
+    for (const MarkedSlot marked : slots) {
+      const Slot slot = marked.slot();
+      if (slot < Slot(endpoint.num_slots)) expect_missing(*reader, {slot});
     }
     expect_row(*reader, 12, step - 1, 2, {step - 1, step - 1});  // not of that step
   };
@@ -250,9 +252,9 @@ TEST_F(DeviceReaderTest, ARecordThatOnlyClaimsToBeGoodIsAFailedStep) {
       },
       "expert id 16");
   expect_failed({10, 64, 11}, nothing, "slot 64");
-  expect_failed({10, ~Slot{64}, 11}, nothing, "slot 64");
-  expect_failed({10, std::numeric_limits<Slot>::max(), 11}, nothing, "outside");
-  expect_failed({10, std::numeric_limits<Slot>::min(), 11}, nothing, "outside");
+  expect_failed({10, ~64, 11}, nothing, "slot 64");
+  expect_failed({10, Slot::max().value(), 11}, nothing, "outside");
+  expect_failed({10, Slot::min().value(), 11}, nothing, "outside");
   expect_failed({10, 11, 10}, nothing, "slot 10 comes twice");
   send(++step, {10});
   reader->wait_for(step, kPatience);

@@ -177,7 +177,7 @@ TEST_F(DirectoryBlockStoreTest, APrefixHitInAnotherProcessFindsItsRows) {  // H9
     ledger.admit({.request = 1, .num_tokens = 8, .placement = {blocks, 0}});
     ledger.schedule(1, 1, {0, 8});
     std::vector<std::pair<Slot, std::uint32_t>> rows;
-    for (Slot slot = 4; slot < 12; ++slot) rows.emplace_back(slot, 1000u + slot);
+    for (Slot slot = 4; slot < 12; ++slot) rows.emplace_back(slot, 1000u + slot.value());
     memory->publish(1, rows);
     EXPECT_TRUE(store_block(*store, keys[0], ledger, reader, 1, now));
     EXPECT_TRUE(store_block(*store, keys[1], ledger, reader, 2, now));

@@ -17,6 +17,7 @@
 #include "ipc/internal/ring.h"
 #include "ipc/internal/segment.h"
 #include "ipc/ring/step_outcomes.h"
+#include "lib/internal/number_format.h"
 #include "test/ipc/message_of.h"
 #include "test/ipc/step_records.h"
 #include "test/ipc/test_endpoint.h"
@@ -56,16 +57,16 @@ TEST_F(DropTest, H36ADroppedStepFailsAndItsRowsAreMissing) {
   send(worker, 2, {4});
   EXPECT_FALSE(worker.has_room());
   drop(worker, 3);
-  EXPECT_EQ(reader->poll(), 3u);
+  EXPECT_EQ(reader->poll(), Step(3));
   EXPECT_NO_THROW(reader->wait_for(2, kPatience));
   const std::string text = message_of<StepFailed>([&] { reader->wait_for(3, kPatience); });
   EXPECT_TRUE(contains(text, "step 3 failed: the worker dropped it")) << text;
   EXPECT_TRUE(contains(text, "poll()")) << text;
   EXPECT_EQ(reader->dropped().count, 1u);
-  EXPECT_EQ(reader->dropped().last, 3u);
+  EXPECT_EQ(reader->dropped().last, Step(3));
   EXPECT_EQ(reader->dropped().given_up, 0u);
   EXPECT_EQ(worker.dropped().count, 1u);
-  EXPECT_EQ(worker.dropped().last, 3u);
+  EXPECT_EQ(worker.dropped().last, Step(3));
 
   EXPECT_EQ(state(*reader, 3, {1, 1}), RowState::present);
   EXPECT_EQ(state(*reader, 3, {1, 2}), RowState::present);
@@ -112,7 +113,7 @@ TEST_F(DropTest, TellsStepsThatWereGivenUpFromThoseForWhichThereWasNoRoom) {
   for (const DroppedSteps& dropped : {reader->dropped(), worker.dropped()}) {
     EXPECT_EQ(dropped.count, 3u);
     EXPECT_EQ(dropped.given_up, 2u);
-    EXPECT_EQ(dropped.last, 4u);
+    EXPECT_EQ(dropped.last, Step(4));
   }
 }
 
@@ -133,7 +134,7 @@ TEST_F(DropTest, SaysWhichOfBothItWas) {
   }
   worker.drop({7, 7, 1, 1});  // nobody knows which is which
   worker.drop({8, 8, 1});
-  for (const Step step : {7, 8}) {
+  for (const Step step : {Step(7), Step(8)}) {
     const std::string why = message_of<StepFailed>([&] { reader->wait_for(step, kPatience); });
     EXPECT_TRUE(contains(why, "dropped it, among steps 7 to 8: of the 2 that")) << why;
     EXPECT_TRUE(contains(why, "gave up 1") && contains(why, "ring was full")) << why;
@@ -148,9 +149,9 @@ TEST_F(DropTest, AStepIsDroppedAfterThoseThatAreOnTheirWay) {
   test::write_record(worker.acquire(), endpoint.shape, 2, slots);
   drop(worker, 3);
   drop(worker, 4);
-  EXPECT_EQ(reader->poll(), 1u);
+  EXPECT_EQ(reader->poll(), Step(1));
   worker.commit(test::describe(Descriptor::Kind::step, 2, 1));
-  EXPECT_EQ(reader->poll(), 4u);
+  EXPECT_EQ(reader->poll(), Step(4));
   EXPECT_EQ(state(*reader, 4, {2, 2}), RowState::present);
   EXPECT_THROW(reader->wait_for(4, kPatience), StepFailed);
   EXPECT_EQ(reader->dropped().count, 2u);
@@ -202,7 +203,7 @@ TEST_F(DropTest, ANoteThatNoWorkerWritesIsNotBelieved) {
   const auto reader = make_device_reader(endpoint);
   send(worker, 1, {3});
   send(worker, 2, {3});
-  EXPECT_EQ(reader->poll(), 2u);
+  EXPECT_EQ(reader->poll(), Step(2));
   DropNote& note = Ring(worker.memory(), endpoint).control().drops;
   for (const DropRun& run : {DropRun{2, 3, 1}, DropRun{5, 4, 1}, DropRun{0, 4, 1}, DropRun{3, 3, 0},
                              DropRun{3, 3, 1, 2}}) {
@@ -210,7 +211,7 @@ TEST_F(DropTest, ANoteThatNoWorkerWritesIsNotBelieved) {
     EXPECT_THROW(reader->poll(), MismatchError) << run.first << " to " << run.last;
   }
   note.write({1, {3, 3, 1}});
-  EXPECT_EQ(reader->poll(), 2u);
+  EXPECT_EQ(reader->poll(), Step(2));
   EXPECT_EQ(state(*reader, 3, kAny), RowState::present);
 }
 
@@ -232,7 +233,7 @@ TEST(StepOutcomes, SayWhichStepsWereDropped) {
   outcomes.dropped({10, 12, 3}, "test");
   outcomes.succeeded(15);
   outcomes.dropped({20, 20, 4}, "test");
-  EXPECT_EQ(outcomes.last(), 20u);
+  EXPECT_EQ(outcomes.last(), Step(20));
   EXPECT_NO_THROW(outcomes.require_success(15));
   EXPECT_THROW(outcomes.require_success(11), StepFailed);
   // The last run has more steps than were known.
@@ -245,9 +246,9 @@ TEST(StepOutcomes, SayWhichStepsWereDropped) {
 TEST(StepOutcomes, TakeForFailedWhatTheyHaveForgotten) {
   StepOutcomes outcomes;
   for (std::size_t i = 0; i < StepOutcomes::kRuns + 2; ++i) {
-    outcomes.dropped({1 + 3 * i, 1 + 3 * i, 1 + i}, "test");
+    outcomes.dropped({Step(1 + 3 * i), Step(1 + 3 * i), 1 + i}, "test");
   }
-  for (const Step forgotten : {1u, 2u, 4u}) {
+  for (const Step forgotten : {Step(1), Step(2), Step(4)}) {
     EXPECT_THROW(outcomes.require_success(forgotten), StepFailed) << forgotten;
   }
   EXPECT_NO_THROW(outcomes.require_success(5));

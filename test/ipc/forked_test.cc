@@ -51,17 +51,17 @@ TEST_F(ForkedTest, AChildPublishesAndFailsNoStepOfItsParentsWriter) {
     endpoint.layout = layout;
     ShmWriter writer(endpoint);
     const auto reader = make_shm_reader(endpoint);
-    writer.publish(1, slots, rows(1));
+    writer.publish(1, unmarked(slots), rows(1));
     ChildProcess child([&] {
-      expect_refused("the ShmWriter of ", [&] { writer.publish(2, slots, rows(2)); });
-      expect_refused("the ShmWriter of ", [&] { writer.fail(2, slots, "a child's"); });
+      expect_refused("the ShmWriter of ", [&] { writer.publish(2, unmarked(slots), rows(2)); });
+      expect_refused("the ShmWriter of ", [&] { writer.fail(2, unmarked(slots), "a child's"); });
     });
     EXPECT_EQ(child.join(), 0);
     EXPECT_EQ(read(*reader, slots).rows, rows(1));
     if (layout == ShmLayout::native) {
-      EXPECT_EQ(reader->poll(), 1u);
+      EXPECT_EQ(reader->poll(), Step(1));
     }
-    writer.publish(2, slots, rows(2));
+    writer.publish(2, unmarked(slots), rows(2));
     EXPECT_EQ(read(*reader, slots).rows, rows(2));
   }
 }
@@ -71,9 +71,9 @@ TEST_F(ForkedTest, AChildPutsNoRowsWithItsParentsReader) {
     endpoint.layout = layout;
     ShmWriter writer(endpoint);
     const auto reader = make_shm_reader(endpoint);
-    writer.publish(1, slots, rows(1));
+    writer.publish(1, unmarked(slots), rows(1));
     ChildProcess child([&] {
-      expect_refused("the reader of ", [&] { reader->put(1, slots, rows(7)); });
+      expect_refused("the reader of ", [&] { reader->put(1, slots, rows(7), {}); });
       EXPECT_EQ(read(*reader, slots).rows, rows(1)) << "it may read";
     });
     EXPECT_EQ(child.join(), 0);
@@ -86,7 +86,7 @@ TEST_F(ForkedTest, AChildReadsUnderALockOfItsOwn) {
   endpoint.limit = Milliseconds(30);
   ShmWriter writer(endpoint);
   const auto reader = make_shm_reader(endpoint);
-  writer.publish(1, slots, rows(1));
+  writer.publish(1, unmarked(slots), rows(1));
   test::BufferLock lock(endpoint);
   lock.lock();
   ChildProcess child([&] {
@@ -103,7 +103,7 @@ TEST_F(ForkedTest, AChildThatCanHaveNoLockReadsNothing) {
   ChildProcess parent([&] {
     ShmWriter writer(endpoint);
     const auto reader = make_shm_reader(endpoint);
-    writer.publish(1, slots, rows(1));
+    writer.publish(1, unmarked(slots), rows(1));
     ASSERT_EQ(prlimit(0, RLIMIT_NOFILE, &kFewFiles, nullptr), 0);
     int last = 0;
     for (int fd = dup(0); fd >= 0; fd = dup(0)) last = fd;
@@ -140,7 +140,7 @@ TEST_F(ForkedTest, AChildTakesNoRecordOfItsParentsRing) {
     expect_refused("the ChannelConsumer of ", [&] { consumer.release(); });
   });
   EXPECT_EQ(child.join(), 0);
-  EXPECT_EQ(consumer.peek()->descriptor.step, 1u);
+  EXPECT_EQ(consumer.peek()->descriptor.step, Step(1));
   consumer.release();
   EXPECT_EQ(consumer.peek(), nullptr);
 }

@@ -65,7 +65,7 @@ class GuardsOff : public test::ShmTest {
     endpoint.shape = ModelShape({1, 3}, 2, 16, 5);
     const std::vector<std::byte> row = test::row_of(endpoint.shape, 1, 0);
     ShmWriter writer(endpoint);
-    writer.publish(1, Slots{0}, row);
+    writer.publish(1, unmarked(Slots{0}), row);
     const Segment segment = Segment::open(buffer_name(endpoint));
     const auto* ids = reinterpret_cast<const WireId*>(segment.bytes().data());
     const auto is_id = [&](std::size_t layer, std::size_t in_row) {
@@ -88,7 +88,7 @@ class GuardsOff : public test::ShmTest {
       ChannelProducer worker(own);
       const auto publish = [&] {
         for (Step step = 1; step <= 3; ++step) {
-          test::send_step(worker, own.shape, step, Slots{static_cast<Slot>(step)});
+          test::send_step(worker, own.shape, step, Slots{Slot(step.value())});
         }
       };
       bool stands = false;
@@ -121,7 +121,7 @@ class GuardsOff : public test::ShmTest {
     const auto reader = poll_in_thread(make_device_reader(endpoint));
     try {
       for (Step step = 1; step <= 3; ++step) {
-        test::send_step(worker, endpoint.shape, step, Slots{static_cast<Slot>(step)});
+        test::send_step(worker, endpoint.shape, step, Slots{Slot(step.value())});
       }
     } catch (const TimeoutError&) {
       return false;

@@ -41,7 +41,7 @@ class JoinedReaderTest : public test::EndpointTest {
     return endpoints.size() == 1 ? endpoints[0][i] : endpoints[i][0];
   }
   // The slot of the step's one token of this rank.
-  static Slot slot_of(Step step, int rank) { return static_cast<Slot>(2 * step) + rank; }
+  static Slot slot_of(Step step, int rank) { return Slot(2 * step.value()) + rank; }
   static void publish(ChannelProducer& worker, const Endpoint& own, Step step, int rank) {
     const std::vector<Slot> slots{slot_of(step, rank)};
     send_step(worker, own.shape, step, slots);
@@ -163,7 +163,7 @@ TEST_F(JoinedReaderTest, H36NoStageHasAnOlderRowInAWindowWithADroppedStep) {
   second.drop({2, 2, 1});
   EXPECT_THROW(reader->wait_for(2, kPatience), StepFailed);
   EXPECT_EQ(reader->dropped().count, 2u);
-  EXPECT_EQ(reader->dropped().last, 2u);
+  EXPECT_EQ(reader->dropped().last, Step(2));
   std::vector<std::byte> row(endpoint.shape.row_bytes());
   RowState state{};
   const auto read = [&](StepWindow window) {

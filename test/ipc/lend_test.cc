@@ -55,11 +55,11 @@ TEST_F(LendTest, RowsStayAsTheyAreWhileTheyAreLent) {
   EXPECT_EQ(lent.states[1], RowState::missing);
   EXPECT_EQ(lent.rows[1], nullptr);
   send(2, {4, 3});
-  EXPECT_EQ(reader->poll(), 1u);
+  EXPECT_EQ(reader->poll(), Step(1));
   expect_row(lent.rows[0], 1, 1);
   expect_row(lent.rows[2], 1, 0);
   lent.lease.reset();
-  EXPECT_EQ(reader->poll(), 2u);
+  EXPECT_EQ(reader->poll(), Step(2));
 }
 
 TEST_F(LendTest, AWaitThatALeaseHoldsUpNamesItsHolder) {
@@ -87,10 +87,10 @@ TEST_F(LendTest, NothingIsPutWhereRowsAreLent) {
   reader->wait_for(1, Milliseconds(0));
   Lent lent = lend({3});
   const auto row = row_of(9, 9, endpoint.shape.row_bytes());
-  expect_throw<StateError>([&] { reader->put(2, Slots{3}, row); }, {"request 7", "detach()"});
+  expect_throw<StateError>([&] { reader->put(2, Slots{3}, row, {}); }, {"request 7", "detach()"});
   expect_row(lent.rows[0], 1, 0);
   lent.lease.reset();
-  reader->put(2, Slots{3}, row);
+  reader->put(2, Slots{3}, row, {});
 }
 
 TEST_F(LendTest, RefusesToLookAheadOfTheLastStep) {  // H17
@@ -109,9 +109,9 @@ TEST_F(LendTest, RefusesSlotsThatItDoesNotHave) {
         (void)reader->lend(Slots{1, 2}, {&any, 1}, rows, states, "a");
       },
       {"2 slots"});
-  EXPECT_EQ(reader->poll(), 0u);
+  EXPECT_EQ(reader->poll(), Step(0));
   send(1, {3});
-  EXPECT_EQ(reader->poll(), 1u);  // no lease was left behind
+  EXPECT_EQ(reader->poll(), Step(1));  // no lease was left behind
 }
 
 }  // namespace

@@ -412,7 +412,7 @@ TEST_F(HugePages, ServeBothTransports) {
     try {
       const ShmWriter writer(endpoint);
       const ChannelProducer producer(endpoint);
-      EXPECT_EQ(make_shm_reader(endpoint)->poll(), 0u);
+      EXPECT_EQ(make_shm_reader(endpoint)->poll(), Step(0));
       const ChannelConsumer consumer(endpoint);
     } catch (const SystemError& error) {
       EXPECT_TRUE(contains(error.what(), "scattered")) << error.what();

@@ -81,7 +81,7 @@ TEST_P(OvertakenBySlot, LeavesNoRowOfEitherStep) {
     test::send_step(worker, endpoint.shape, step, to);
   };
   send(1, slots);
-  EXPECT_EQ(reader->poll(), 1u);
+  EXPECT_EQ(reader->poll(), Step(1));
   send(2, slots);
   send(3, {40});
   overtake_at(point, [&, then = then] {
@@ -96,7 +96,8 @@ TEST_P(OvertakenBySlot, LeavesNoRowOfEitherStep) {
   EXPECT_TRUE(contains(text, "overwritten")) << text;
   EXPECT_THROW(reader->poll(), MismatchError);  // and stays so
 
-  for (const Slot slot : {1, 2, 3, 7, 20, 21, 22, 40}) {
+  for (const Slot slot :
+       {Slot(1), Slot(2), Slot(3), Slot(7), Slot(20), Slot(21), Slot(22), Slot(40)}) {
     std::vector<std::byte> row(endpoint.shape.row_bytes());
     RowState state{};
     const StepWindow any{};
@@ -125,8 +126,8 @@ TEST_F(Overtaken, ChangesOfSlotsThatWereCheckedAreNotSeen) {
   const Slots slots{1, 2, 3, 7};
   test::send_step(worker, endpoint.shape, 1, slots);
   once_at("scatter marking",
-          [&] { StepRecordView(endpoint.shape, 4, ring.record(0)).slots[3] = 50; });
-  EXPECT_EQ(reader->poll(), 1u);
+          [&] { StepRecordView(endpoint.shape, 4, ring.record(0)).slots[3] = MarkedSlot(50); });
+  EXPECT_EQ(reader->poll(), Step(1));
   EXPECT_TRUE(reached);
   std::vector<Step> steps(2);
   reader->stamps(Slots{7, 50}, steps);
@@ -135,11 +136,11 @@ TEST_F(Overtaken, ChangesOfSlotsThatWereCheckedAreNotSeen) {
 
 class OvertakenByRequest : public Overtaken, public testing::WithParamInterface<Then> {
  protected:
-  void fill(std::span<std::byte> record, std::uint64_t request) const {
+  void fill(std::span<std::byte> record, RequestId request) const {
     std::memset(record.data(), static_cast<int>(RowState::present), 4);
-    std::memset(&record[64], static_cast<int>(request), 4 * endpoint.shape.row_bytes());
+    std::memset(&record[64], static_cast<int>(request.value()), 4 * endpoint.shape.row_bytes());
   }
-  void send(std::uint64_t request) {
+  void send(RequestId request) {
     fill(worker.acquire(), request);
     worker.commit({.kind = Descriptor::Kind::request, .num_tokens = 4, .request = request});
   }

@@ -16,7 +16,7 @@ namespace moetap::test {
 // Every word of a record is a function of its step and place, so that one taken from another
 // record shows.
 inline std::uint64_t pattern(Step step, std::size_t word) {
-  return (step * 0x9E3779B97F4A7C15u) ^ (word * 0xC2B2AE3D27D4EB4Fu);
+  return (step.value() * 0x9E3779B97F4A7C15u) ^ (word * 0xC2B2AE3D27D4EB4Fu);
 }
 
 inline void fill(std::span<std::byte> bytes, Step step) {
@@ -35,7 +35,7 @@ inline bool holds(std::span<const std::byte> bytes, Step step) {
 }
 
 inline Descriptor descriptor_of(Step step) {
-  return {.step = step, .num_tokens = 1 + static_cast<std::int64_t>(step % 8)};
+  return {.step = step, .num_tokens = 1 + static_cast<std::int64_t>(step.value() % 8)};
 }
 
 inline void send(ChannelProducer& producer, Step step) {

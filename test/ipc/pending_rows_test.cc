@@ -13,14 +13,14 @@ using test::number_at;
 class PendingRowsTest : public test::LedgerWorld {
  protected:
   // A request over `blocks` that step `step` computed, and that waits to be collected.
-  void leave(std::uint64_t request, Step step, const Blocks& blocks) {
+  void leave(RequestId request, Step step, const Blocks& blocks) {
     const auto tokens = static_cast<std::int64_t>(blocks.size()) * kBlock;
     admit(request, tokens, blocks);
     compute(step, request, blocks, {0, tokens});
     pending.add(ledger.finish(request, tokens + 1));
   }
 
-  void expect_all(std::uint64_t request, Step step) {
+  void expect_all(RequestId request, Step step) {
     const Routes routes = pending.collect(request, kNow);
     EXPECT_TRUE(routes.all_present());
     for (std::int64_t p = 0; p < routes.range().end; ++p) {

@@ -61,12 +61,12 @@ class PollThreadTest : public RingOfOne {
 
 TEST_F(PollThreadTest, H36TakesStepsInWhileItsSchedulerDoesSomethingElse) {
   Reader reader(poll_in_thread(make_device_reader(endpoint)));
-  for (Step step = 1; step <= 50; ++step) send(step, {static_cast<Slot>(step)});
+  for (Step step = 1; step <= 50; ++step) send(step, {Slot(step.value())});
   reader.wait_for(50, kPatience);
   for (Step step = 1; step <= 50; ++step) {
-    EXPECT_EQ(state(reader, static_cast<Slot>(step), {step, step}), RowState::present);
+    EXPECT_EQ(state(reader, Slot(step.value()), {step, step}), RowState::present);
   }
-  EXPECT_EQ(reader.poll(), 50u);
+  EXPECT_EQ(reader.poll(), Step(50));
   EXPECT_TRUE(reader.worker_alive());
   EXPECT_EQ(reader.dropped().count, 0u);
 }
@@ -112,7 +112,7 @@ TEST_F(PollThreadTest, LentRowsStayAsTheyAre) {
   ASSERT_TRUE(lease.has_value());
   send(2, {3});
   std::this_thread::sleep_for(Milliseconds(20));
-  EXPECT_EQ(reader.poll(), 1u);
+  EXPECT_EQ(reader.poll(), Step(1));
   lease.reset();
   reader.wait_for(2, kPatience);
 }
@@ -156,7 +156,7 @@ TEST_F(PollThreadTest, RequestsAreTakenFromItToo) {
   worker.commit({.kind = Descriptor::Kind::request_end, .num_tokens = 1, .request = 7});
   const Routes routes = reader.take(7, {0, 1}, kPatience);
   EXPECT_TRUE(routes.all_present());
-  EXPECT_EQ(reader.poll(), 20u);
+  EXPECT_EQ(reader.poll(), Step(20));
 }
 
 TEST_F(PollThreadTest, RefusesWhatCannotWork) {

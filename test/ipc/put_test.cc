@@ -33,6 +33,9 @@ using test::state_of;
 
 using Slots = std::vector<Slot>;
 
+const std::vector<RowState> kMissing{RowState::missing};
+const std::vector<RowState> kSecondMissing{RowState::present, RowState::missing};
+
 enum class Way { shm, device };
 
 // The worker's end of either transport, with rows as rows_of() makes them.
@@ -46,7 +49,7 @@ class Worker {
     }
   }
 
-  void publish(Step step, const Slots& slots) {
+  void publish(Step step, const test::Stored& slots) {
     const auto rows = rows_of(endpoint_.shape, step, slots);
     if (shm_) return shm_->publish(step, slots, rows);
     StepRecordView record = test::write_record(ring_->acquire(), endpoint_.shape, step, slots);
@@ -78,12 +81,14 @@ TEST_P(PutTest, RowsAreOfTheStepThatTheyArePutUnder) {
   worker.publish(1, {10, 11});
   const auto reader = make_reader();
   reader->wait_for(1, kPatience);
-  const Slots slots{12, 11, ~Slot{10}, 40};
-  reader->put(2, slots, rows_of(endpoint.shape, 77, slots));
+  const Slots slots{12, 11, 10, 40};
+  const std::vector<RowState> states{RowState::present, RowState::present, RowState::missing,
+                                     RowState::unverified};
+  reader->put(2, slots, rows_of(endpoint.shape, 77, slots), states);
   expect_rows(*reader, {12, 11, 40}, {2, 2}, 77, {12, 11, 40});
   EXPECT_EQ(state_of(*reader, 11, {1, 1}), RowState::clobbered);
   EXPECT_EQ(state_of(*reader, 10), RowState::missing);
-  EXPECT_EQ(reader->poll(), 1u);
+  EXPECT_EQ(reader->poll(), Step(1));
 }
 
 // A plan has the step of each row as its window, whether it has come or, as a put's, never will.
@@ -93,7 +98,7 @@ TEST_P(PutTest, AWindowOfOneStepMayBeAheadOfTheLast) {  // H17
   const auto reader = make_reader();
   reader->wait_for(1, kPatience);
   EXPECT_EQ(state_of(*reader, 10, {2, 2}), RowState::stale);
-  reader->put(3, Slots{10}, rows_of(endpoint.shape, 9, Slots{10}));
+  reader->put(3, Slots{10}, rows_of(endpoint.shape, 9, Slots{10}), {});
   EXPECT_EQ(state_of(*reader, 10, {3, 3}), RowState::present);
   expect_throw<StateError>([&] { state_of(*reader, 10, {2, 3}); }, {"up to step 3"});
 }
@@ -104,18 +109,18 @@ TEST_P(PutTest, RowsOfLaterStepsStay) {
   const auto reader = make_reader();
   reader->wait_for(5, kPatience);
   const Slots slots{10, 11};
-  reader->put(4, slots, rows_of(endpoint.shape, 77, slots));
+  reader->put(4, slots, rows_of(endpoint.shape, 77, slots), {});
   expect_rows(*reader, {10}, {5, 5}, 5, {10});
   expect_rows(*reader, {11}, {4, 4}, 77, {11});
-  const Slots none{~Slot{10}};
-  reader->put(4, none, rows_of(endpoint.shape, 77, none));
+  const Slots none{10};
+  reader->put(4, none, rows_of(endpoint.shape, 77, none), kMissing);
   expect_rows(*reader, {10}, {5, 5}, 5, {10});
 }
 
 TEST_P(PutTest, TheWorkerGoesOnAfterwards) {
   Worker worker(GetParam(), endpoint);
   const auto reader = make_reader();
-  reader->put(1, Slots{7}, rows_of(endpoint.shape, 1, Slots{7}));
+  reader->put(1, Slots{7}, rows_of(endpoint.shape, 1, Slots{7}), {});
   worker.publish(2, {7, 8});
   reader->wait_for(2, kPatience);
   expect_rows(*reader, {7, 8}, {2, 2}, 2, {7, 8});
@@ -127,14 +132,20 @@ TEST_P(PutTest, RefusesWhatItCannotPutAndChangesNothing) {
   const auto reader = make_reader();
   reader->wait_for(1, kPatience);
   const auto rows = [&](const Slots& slots) { return rows_of(endpoint.shape, 77, slots); };
-  const auto put = [&](Step step, const Slots& slots) { reader->put(step, slots, rows(slots)); };
+  const auto put = [&](Step step, const Slots& slots) {
+    reader->put(step, slots, rows(slots), {});
+  };
   expect_throw<RangeError>([&] { put(2, {1, 64}); }, {"slot 64", "64 slots"});
-  expect_throw<RangeError>([&] { put(2, {1, ~Slot{64}}); }, {"slot 64"});
+  expect_throw<RangeError>([&] { put(2, {1, -1}); }, {"slot -1"});
   expect_throw<ArgumentError>([&] { put(2, {1, 2, 1}); }, {"slot 1", "twice"});
-  expect_throw<ArgumentError>([&] { put(2, {1, ~Slot{1}}); }, {"slot 1", "twice"});
+  expect_throw<ArgumentError>(
+      [&] {
+        reader->put(2, Slots{1, 2, 3}, rows({1, 2, 3}), kMissing);
+      },
+      {"1 states of 3 rows"});
   expect_throw<ArgumentError>([&] { put(0, {1}); }, {"0 is no step"});
-  expect_throw<ArgumentError>([&] { put(~Step{0}, {1}); }, {"no step"});
-  expect_throw<ArgumentError>([&] { reader->put(2, Slots{1, 2}, rows({1})); }, {"2 slots"});
+  expect_throw<ArgumentError>([&] { put(Step::max(), {1}); }, {"no step"});
+  expect_throw<ArgumentError>([&] { reader->put(2, Slots{1, 2}, rows({1}), {}); }, {"2 slots"});
   expect_rows(*reader, {1, 2}, {1, 1}, 1, {1, 2});
 }
 
@@ -162,8 +173,7 @@ TEST_P(PutTest, BytesBetweenIdsAndWeightsAreRefusedAndChangeNothing) {
     reader.read(plan.slots, {&first, 1}, got, states);
     EXPECT_EQ(states, std::vector(2, RowState::present));
   }
-  const Slots missing{1, ~Slot{2}};
-  EXPECT_NO_THROW(reader.put(2, missing, rows));
+  EXPECT_NO_THROW(reader.put(2, Slots{1, 2}, rows, kSecondMissing));
 }
 
 TEST_P(PutTest, H20AnIdOfNoExpertIsRefusedAndChangesNothing) {
@@ -198,7 +208,7 @@ TEST_P(PutTest, H20AnIdOfNoExpertIsRefusedAndChangesNothing) {
         return states;
       };
       EXPECT_EQ(states_of_step_1(), std::vector(2, RowState::present));
-      reader.put(2, Slots{1, ~Slot{2}}, rows);  // a missing row has no ids
+      reader.put(2, Slots{1, 2}, rows, kSecondMissing);  // a missing row has no ids
       EXPECT_EQ(states_of_step_1(), (std::vector{RowState::clobbered, RowState::missing}));
       id(1, 5, num_experts - 1);
       reader.put(3, plan.slots, rows);
@@ -231,7 +241,8 @@ TEST_P(PutTest, H32AnExpertThatIsPickedTwiceIsRefusedAndChangesNothing) {
       const StepWindow second{2, 2};
       reader.read(slots, {&second, 1}, got, states);
       EXPECT_EQ(states, std::vector(2, RowState::missing));
-      EXPECT_NO_THROW(reader.put(2, Slots{1, ~Slot{2}}, rows));  // a missing row has no ids
+      EXPECT_NO_THROW(
+          reader.put(2, Slots{1, 2}, rows, kSecondMissing));  // a missing row has no ids
     }
   }
 }
@@ -243,8 +254,8 @@ TEST_P(PutTest, PutsManyRowsAtOnce) {
   Worker worker(GetParam(), endpoint);
   const auto reader = make_reader();
   Slots slots;
-  for (Slot slot = 999; slot >= 0; --slot) slots.push_back(slot);
-  reader->put(3, slots, rows_of(endpoint.shape, 9, slots));
+  for (int slot = 999; slot >= 0; --slot) slots.emplace_back(slot);
+  reader->put(3, slots, rows_of(endpoint.shape, 9, slots), {});
   expect_rows(*reader, slots, {3, 3}, 9, slots);
 }
 
@@ -360,10 +371,10 @@ TEST(PutIn, ReplacesARowThatADeadWriterLeftHalfWritten) {
   auto* stamps = reinterpret_cast<Step*>(memory);
   stamps[3] = kWriting;  // of a writer that died
   const std::vector<std::byte> rows(4, std::byte{7});
-  buffer.put_in(2, Slots{3}, rows);
-  EXPECT_EQ(stamps[3], 2u);
-  buffer.scatter(3, Slots{3}, rows);
-  EXPECT_EQ(stamps[3], 3u);
+  buffer.put_in(2, Slots{3}, rows, {});
+  EXPECT_EQ(stamps[3], Step(2));
+  buffer.scatter(3, unmarked(Slots{3}), rows);
+  EXPECT_EQ(stamps[3], Step(3));
 }
 
 using ShmPutTest = test::ShmTest;
@@ -371,7 +382,7 @@ using ShmPutTest = test::ShmTest;
 TEST_F(ShmPutTest, OtherReadersOfTheBufferSeeThem) {
   ShmWriter writer(endpoint);
   const auto rows = rows_of(endpoint.shape, 9, Slots{5});
-  ChildProcess scheduler([&] { make_shm_reader(endpoint)->put(2, Slots{5}, rows); });
+  ChildProcess scheduler([&] { make_shm_reader(endpoint)->put(2, Slots{5}, rows, {}); });
   ASSERT_EQ(scheduler.join(), 0);
   const auto got = read(*make_shm_reader(endpoint), Slots{5}, {2, 2});
   EXPECT_EQ(got.states[0], RowState::present);
@@ -381,17 +392,18 @@ TEST_F(ShmPutTest, OtherReadersOfTheBufferSeeThem) {
 TEST_F(ShmPutTest, TheWireLayoutHasNoStampsButTheRows) {
   endpoint.layout = ShmLayout::wire;
   ShmWriter writer(endpoint);
-  writer.publish(1, Slots{1, 2}, rows_of(endpoint.shape, 1, Slots{1, 2}));
+  writer.publish(1, unmarked(Slots{1, 2}), rows_of(endpoint.shape, 1, Slots{1, 2}));
   const auto reader = make_shm_reader(endpoint);
-  const Slots slots{2, 3, ~Slot{1}};
-  reader->put(2, slots, rows_of(endpoint.shape, 77, slots));
+  const Slots slots{2, 3, 1};
+  const std::vector<RowState> states{RowState::present, RowState::present, RowState::missing};
+  reader->put(2, slots, rows_of(endpoint.shape, 77, slots), states);
   const auto got = read(*reader, Slots{2, 3});
   EXPECT_EQ(got.states[0], RowState::unverified);
   EXPECT_EQ(got.rows, rows_of(endpoint.shape, 77, Slots{2, 3}));
   EXPECT_EQ(state_of(*reader, 1), RowState::missing);
   expect_throw<ArgumentError>(
       [&] {
-        reader->put(2, Slots{2, 2}, rows_of(endpoint.shape, 77, Slots{2, 2}));
+        reader->put(2, Slots{2, 2}, rows_of(endpoint.shape, 77, Slots{2, 2}), {});
       },
       {"slot 2", "twice"});
 }

@@ -18,7 +18,7 @@ class FakeSlots final : public SlotReadTransport {
   const ModelShape& shape() const override { return shape_; }
   Step poll() override { return last; }
   void wait_for(Step step, Milliseconds) override {
-    if (step > last) throw TimeoutError("step " + std::to_string(step));
+    if (step > last) throw TimeoutError("step " + std::to_string(step.value()));
   }
   std::int64_t num_slots() const override { return static_cast<std::int64_t>(stamps.size()); }
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
@@ -27,13 +27,14 @@ class FakeSlots final : public SlotReadTransport {
     ASSERT_EQ(rows.size(), slots.size() * shape_.row_bytes());
     ASSERT_EQ(states.size(), slots.size());
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      states[i] = row_state(stamps[static_cast<std::size_t>(slots[i])],
+      states[i] = row_state(stamps[static_cast<std::size_t>(slots[i].value())],
                             windows[windows.size() == 1 ? 0 : i]);
-      if (states[i] == RowState::present) rows[i] = static_cast<std::byte>(slots[i]);
+      if (states[i] == RowState::present) rows[i] = static_cast<std::byte>(slots[i].value());
     }
   }
-  void put(Step step, std::span<const Slot> slots, std::span<const std::byte>) override {
-    for (const Slot slot : slots) stamps[static_cast<std::size_t>(slot)] = step;
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte>,
+           std::span<const RowState>) override {
+    for (const Slot slot : slots) stamps[static_cast<std::size_t>(slot.value())] = step;
   }
 
   std::vector<Step> stamps = std::vector<Step>(40, 5);
@@ -100,7 +101,7 @@ TEST_F(ReaderTest, RefusesARangeOutsideTheBlocks) {  // H16
 }
 
 TEST_F(ReaderTest, PassesStepsThrough) {
-  EXPECT_EQ(reader.poll(), 9u);
+  EXPECT_EQ(reader.poll(), Step(9));
   EXPECT_EQ(reader.num_slots(), 40);
   reader.wait_for(9, Milliseconds(0));
   expect_throw<TimeoutError>([&] { reader.wait_for(10, Milliseconds(0)); }, {"10"});
@@ -130,9 +131,9 @@ class FakeRequests final : public RequestReadTransport {
   const ModelShape& shape() const override { return shape_; }
   Step poll() override { return 3; }
   void wait_for(Step, Milliseconds) override {}
-  void take(std::uint64_t request, TokenRange range, std::span<std::byte> rows,
+  void take(RequestId request, TokenRange range, std::span<std::byte> rows,
             std::span<RowState> states, Milliseconds) override {
-    if (request != 42) throw TimeoutError("request " + std::to_string(request));
+    if (request != 42) throw TimeoutError("request " + std::to_string(request.value()));
     ASSERT_EQ(static_cast<std::int64_t>(states.size()), range.size());
     ASSERT_EQ(rows.size(), states.size());
     for (std::size_t i = 1; i < states.size(); ++i) {  // the first is a prefix hit

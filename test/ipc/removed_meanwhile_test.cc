@@ -44,12 +44,12 @@ class RemovedMeanwhile : public test::ShmTest {
 
 TEST_F(RemovedMeanwhile, H38AWorkerThatEndsIsNotTakenForOneWhoseMemoryWasRemoved) {
   std::optional<ShmWriter> writer(std::in_place, endpoint);
-  writer->publish(1, Slots{1}, rows_of(endpoint.shape, 1, Slots{1}));
+  writer->publish(1, unmarked(Slots{1}), rows_of(endpoint.shape, 1, Slots{1}));
   const auto reader = make_shm_reader(endpoint);
   EXPECT_EQ(look_at_the_end(writer,
                             [&] {
                               EXPECT_FALSE(reader->worker_alive());
-                              EXPECT_EQ(reader->poll(), 1u);
+                              EXPECT_EQ(reader->poll(), Step(1));
                               EXPECT_EQ(state_of(*reader, 1), RowState::present);
                             }),
             1);
@@ -61,7 +61,7 @@ TEST_F(RemovedMeanwhile, H38AWorkerThatEndsIsNotTakenForOneWhoseRingWasRemoved) 
   EXPECT_EQ(look_at_the_end(producer,
                             [&] {
                               EXPECT_FALSE(reader->worker_alive());
-                              EXPECT_EQ(reader->poll(), 0u);
+                              EXPECT_EQ(reader->poll(), Step(0));
                             }),
             1);
 }

@@ -54,7 +54,7 @@ class Removed : public test::ShmTest, public testing::WithParamInterface<How> {
   void remove_memory(const std::string& name) const { remove("/dev/shm" + name); }
 
   void publish(ShmWriter& writer, Step step, const Slots& slots) const {
-    writer.publish(step, slots, rows_of(endpoint.shape, step, slots));
+    writer.publish(step, unmarked(slots), rows_of(endpoint.shape, step, slots));
   }
   static void expect_told(const std::string& text, const std::string& name, pid_t owner) {
     EXPECT_TRUE(contains(text, name + " was removed")) << text;
@@ -80,7 +80,7 @@ TEST_P(Removed, H38MemoryOfTheNativeLayoutIsAnErrorAtBothEnds) {
     published.raise();
     go.wait();
     expect_told(message_of<MismatchError>([&] { publish(writer, 2, {1}); }), name, getpid());
-    EXPECT_NO_THROW(writer.fail(2, Slots{1}, "its memory was removed"));
+    EXPECT_NO_THROW(writer.fail(2, unmarked(Slots{1}), "its memory was removed"));
     published.raise();
     go.wait();
   });
@@ -88,7 +88,7 @@ TEST_P(Removed, H38MemoryOfTheNativeLayoutIsAnErrorAtBothEnds) {
   const auto reader = make_shm_reader(endpoint);
   reader->wait_for(1, kPatience);
   EXPECT_EQ(state_of(*reader, 1), RowState::present);
-  EXPECT_EQ(reader->poll(), 1u);
+  EXPECT_EQ(reader->poll(), Step(1));
 
   remove_memory(name);
   go.raise();
@@ -99,7 +99,7 @@ TEST_P(Removed, H38MemoryOfTheNativeLayoutIsAnErrorAtBothEnds) {
   std::vector<Step> stamps(1);
   expect([&] { state_of(*reader, 1); });
   expect([&] { reader->stamps(Slots{1}, stamps); });
-  expect([&] { reader->put(3, Slots{1}, rows_of(endpoint.shape, 3, Slots{1})); });
+  expect([&] { reader->put(3, Slots{1}, rows_of(endpoint.shape, 3, Slots{1}), {}); });
   expect([&] { (void)reader->worker_alive(); });
   expect([&] { reader->wait_for(3, kPatience); });
   expect([&] {
@@ -207,7 +207,7 @@ TEST_P(RemovedWire, H38AWorkerMakesItsMemoryAgainAndReadersFollow) {
     remove_memory(name());
     for (const std::string& text :
          {message_of<MismatchError>([&] { state_of(*reader, 1); }), message_of<MismatchError>([&] {
-            reader->put(9, Slots{1}, rows_of(endpoint.shape, 9, Slots{1}));
+            reader->put(9, Slots{1}, rows_of(endpoint.shape, 9, Slots{1}), {});
           })}) {
       EXPECT_TRUE(contains(text, name() + " was removed")) << text;
     }
@@ -215,7 +215,7 @@ TEST_P(RemovedWire, H38AWorkerMakesItsMemoryAgainAndReadersFollow) {
     published.wait();
     expect_row(*reader, step, 2);
     EXPECT_EQ(state_of(*reader, 1), RowState::missing);  // it was in the old one
-    reader->put(9, Slots{3}, rows_of(endpoint.shape, 9, Slots{3}));
+    reader->put(9, Slots{3}, rows_of(endpoint.shape, 9, Slots{3}), {});
     expect_row(*make_shm_reader(endpoint), 9, 3);
   }
   go.raise();
@@ -226,7 +226,7 @@ TEST_P(RemovedWire, H38AWorkerMakesItsMemoryAgainAndReadersFollow) {
 TEST_P(RemovedWire, H38AFailedStepIsNotedInTheNewMemory) {
   ShmWriter writer(endpoint);
   remove_memory(name());
-  writer.fail(1, Slots{2}, "why");
+  writer.fail(1, unmarked(Slots{2}), "why");
   publish(writer, 2, {1});
   expect_row(*make_shm_reader(endpoint), 2, 1);
 }
@@ -264,7 +264,7 @@ TEST_P(RemovedWire, H38ALockFileIsMadeAgainAndExcludesBothEnds) {
     EXPECT_TRUE(lock.is_current());
     EXPECT_TRUE(fs::exists(lock_file()));
     EXPECT_THROW(state_of(*reader, 1), TimeoutError);
-    EXPECT_THROW(reader->put(9, Slots{1}, rows_of(endpoint.shape, 9, Slots{1})), TimeoutError);
+    EXPECT_THROW(reader->put(9, Slots{1}, rows_of(endpoint.shape, 9, Slots{1}), {}), TimeoutError);
     go.raise();
     published.wait();
   }
@@ -308,7 +308,7 @@ TEST_P(RestartedWire, H38AReaderFollowsToTheNextWorkersMemoryWithoutTheRowsOfThe
   const auto run = [&](Step step, Slot slot) {
     return [&, step, slot] {
       ShmWriter writer(endpoint);
-      writer.publish(step, Slots{slot}, rows_of(endpoint.shape, step, Slots{slot}));
+      writer.publish(step, unmarked(Slots{slot}), rows_of(endpoint.shape, step, Slots{slot}));
       published.raise();
       go.wait();
     };

@@ -32,14 +32,15 @@ constexpr Milliseconds kPatience{test::kPatienceMs};
 
 // As a worker with a host cache per request sends: positions [position, position + states.size())
 // with rows that tell the request (in place of a step) and the position.
-void send_chunk(ChannelProducer& producer, const Endpoint& endpoint, std::uint64_t request,
+void send_chunk(ChannelProducer& producer, const Endpoint& endpoint, RequestId request,
                 std::int64_t position, const std::vector<RowState>& states) {
   const std::span<std::byte> bytes = producer.acquire();
   const std::size_t rows_at = (states.size() + 63) / 64 * 64;
   const std::size_t row_bytes = endpoint.shape.row_bytes();
   std::memcpy(bytes.data(), states.data(), states.size());
   for (std::size_t i = 0; i < states.size(); ++i) {
-    const auto row = row_of(request, static_cast<std::size_t>(position) + i, row_bytes);
+    const auto row =
+        row_of(Step(request.value()), static_cast<std::size_t>(position) + i, row_bytes);
     std::memcpy(&bytes[rows_at + i * row_bytes], row.data(), row_bytes);
   }
   Descriptor descriptor = describe(Kind::request, 0, states.size());
@@ -50,7 +51,7 @@ void send_chunk(ChannelProducer& producer, const Endpoint& endpoint, std::uint64
 
 constexpr std::int64_t kNoDoubt = 1 << 20;
 
-void send_end(ChannelProducer& producer, std::uint64_t request, std::size_t rows,
+void send_end(ChannelProducer& producer, RequestId request, std::size_t rows,
               std::int64_t doubtful = kNoDoubt) {
   (void)producer.acquire();
   Descriptor descriptor = describe(Kind::request_end, 0, rows);
@@ -66,7 +67,7 @@ struct Taken {
   std::vector<RowState> states;
 };
 
-Taken take(RequestReadTransport& reader, std::uint64_t request, TokenRange range,
+Taken take(RequestReadTransport& reader, RequestId request, TokenRange range,
            Milliseconds limit = kPatience) {
   const auto count = static_cast<std::size_t>(range.size());
   Taken taken{std::vector<std::byte>(count * reader.shape().row_bytes(), std::byte{1}),
@@ -76,8 +77,8 @@ Taken take(RequestReadTransport& reader, std::uint64_t request, TokenRange range
 }
 
 // Positions in `present` have the request's rows, all others of the range are missing.
-void expect_rows(const Taken& taken, const ModelShape& shape, std::uint64_t request,
-                 TokenRange range, const std::vector<std::int64_t>& present) {
+void expect_rows(const Taken& taken, const ModelShape& shape, RequestId request, TokenRange range,
+                 const std::vector<std::int64_t>& present) {
   const std::size_t row_bytes = shape.row_bytes();
   for (std::int64_t position = range.start; position < range.end; ++position) {
     const auto i = static_cast<std::size_t>(position - range.start);
@@ -85,7 +86,7 @@ void expect_rows(const Taken& taken, const ModelShape& shape, std::uint64_t requ
     const std::vector<std::byte> row(first, first + static_cast<std::ptrdiff_t>(row_bytes));
     if (std::ranges::find(present, position) != present.end()) {
       EXPECT_EQ(taken.states[i], RowState::present) << "position " << position;
-      EXPECT_EQ(row, row_of(request, static_cast<std::size_t>(position), row_bytes));
+      EXPECT_EQ(row, row_of(Step(request.value()), static_cast<std::size_t>(position), row_bytes));
     } else {
       EXPECT_EQ(taken.states[i], RowState::missing) << "position " << position;
       EXPECT_EQ(row, std::vector<std::byte>(row_bytes, std::byte{0xFF}));
@@ -97,10 +98,10 @@ using RequestReaderInTwoProcesses = test::EndpointTest;
 
 class RequestReaderTest : public test::EndpointTest {
  protected:
-  void chunk(std::uint64_t request, std::int64_t position, const std::vector<RowState>& states) {
+  void chunk(RequestId request, std::int64_t position, const std::vector<RowState>& states) {
     send_chunk(producer, endpoint, request, position, states);
   }
-  void end(std::uint64_t request, std::size_t rows) { send_end(producer, request, rows); }
+  void end(RequestId request, std::size_t rows) { send_end(producer, request, rows); }
   void step_done(Step step) {
     (void)producer.acquire();
     producer.commit(describe(Kind::step_done, step, 0));
@@ -137,7 +138,7 @@ TEST_F(RequestReaderTest, RowsOutsideTheRangeAreLeftOut) {
 
 // H30: fewer tokens stand than the last span had, from position 5 on; it may have been a tree.
 TEST_F(RequestReaderTest, OfALastSpanOfWhichNotAllStandsOnlyTheFirstTokenHasARow) {
-  for (const std::uint64_t request : {1, 2, 3}) {
+  for (const RequestId request : {RequestId(1), RequestId(2), RequestId(3)}) {
     chunk(request, 0, present(5));
     chunk(request, 5, present(3));
     send_end(producer, request, 8, 6);
@@ -193,7 +194,7 @@ TEST_F(RequestReaderTest, StepsAdvanceAndFailuresAreTold) {
   step_done(3);
   reader->wait_for(1, kPatience);
   reader->wait_for(3, kPatience);
-  EXPECT_EQ(reader->poll(), 3u);
+  EXPECT_EQ(reader->poll(), Step(3));
   const std::string text = message_of<StepFailed>([&] { reader->wait_for(2, kPatience); });
   EXPECT_TRUE(contains(text, "layer 2 was not captured")) << text;
   step_done(3);
@@ -263,8 +264,9 @@ TEST_F(RequestReaderInTwoProcesses, TakesManyRequestsFromAnotherProcess) {
   constexpr std::uint64_t kRequests = 200;
   ChildProcess worker([&] {
     ChannelProducer producer(endpoint);
-    for (std::uint64_t request = 1; request <= kRequests; ++request) {
-      const std::size_t tokens = request % 20;
+    for (std::uint64_t number = 1; number <= kRequests; ++number) {
+      const RequestId request(number);
+      const std::size_t tokens = request.value() % 20;
       for (std::size_t at = 0; at < tokens; at += 8) {
         send_chunk(producer, endpoint, request, static_cast<std::int64_t>(at),
                    present(std::min<std::size_t>(8, tokens - at)));
@@ -274,8 +276,9 @@ TEST_F(RequestReaderInTwoProcesses, TakesManyRequestsFromAnotherProcess) {
     for (int i = 0; i < endpoint.ring_depth; ++i) (void)producer.acquire();
   });
   auto reader = make_request_reader(endpoint);
-  for (std::uint64_t request = 1; request <= kRequests; ++request) {
-    const TokenRange range{0, static_cast<std::int64_t>(request % 20)};
+  for (std::uint64_t number = 1; number <= kRequests; ++number) {
+    const RequestId request(number);
+    const TokenRange range{0, static_cast<std::int64_t>(request.value() % 20)};
     std::vector<std::int64_t> all;
     for (std::int64_t i = 0; i < range.end; ++i) all.push_back(i);
     expect_rows(take(*reader, request, range), endpoint.shape, request, range, all);

@@ -30,7 +30,7 @@ using Slots = std::vector<Slot>;
 
 class ScribbledSegment : public test::ShmTest {
  protected:
-  void publish(Step step, const Slots& slots) {
+  void publish(Step step, const test::Stored& slots) {
     writer.publish(step, slots, rows_of(endpoint.shape, step, slots));
   }
 
@@ -59,7 +59,7 @@ TEST_F(ScribbledSegment, AnImpossibleShapeIsRefusedInWords) {
   expect_refused([](auto& f) { f.num_slots = -1; }, "num_slots -1");
   expect_refused([](auto& f) { f.max_tokens = 1 << 30; }, "max_tokens 1073741824");
   control.head.fields = good;
-  EXPECT_EQ(make_shm_reader(endpoint)->poll(), 0u);
+  EXPECT_EQ(make_shm_reader(endpoint)->poll(), Step(0));
 }
 
 TEST_F(ScribbledSegment, CountersOutOfTheirRangeDoNoHarm) {
@@ -69,7 +69,7 @@ TEST_F(ScribbledSegment, CountersOutOfTheirRangeDoNoHarm) {
     writer.fail(step, {}, "why");
     EXPECT_THROW(reader->wait_for(step, kPatience), StepFailed);
   }
-  control.last_step = std::numeric_limits<Step>::max();
+  control.last_step = Step::max();
   EXPECT_THROW(reader->wait_for(1000, kPatience), MismatchError);
   control.wake.sleepers = std::numeric_limits<std::uint32_t>::max();
   publish(5, {1});
@@ -91,7 +91,7 @@ TEST_F(ScribbledSegment, AStepThatWasOnlyAnnouncedHasNotCome) {
   control.last_step = 0;  // and what this reader has seen does not go away
   EXPECT_THROW(reader->poll(), MismatchError);
   publish(2, {1});
-  EXPECT_EQ(reader->poll(), 2u);
+  EXPECT_EQ(reader->poll(), Step(2));
   EXPECT_EQ(state_of(*reader, 1, {1, 2}), RowState::present);
 }
 
@@ -103,17 +103,17 @@ TEST_F(ScribbledSegment, AMarkThatNobodySetIsAnErrorOfItsOwnAndLeavesTheOtherRow
   auto* stamps = reinterpret_cast<Step*>(segment.bytes().data() + sizeof(ShmControl));
   stamps[2] = kWriting;
   EXPECT_EQ(state_of(*reader, 2), RowState::missing);
-  for (const Slots& slots : {Slots{1, 2}, Slots{1, ~Slot{2}}}) {
+  for (const test::Stored& slots : {test::Stored{1, 2}, test::Stored{1, ~2}}) {
     const std::string text = message_of<MismatchError>([&] { publish(2, slots); });
     EXPECT_TRUE(contains(text, "slot 2 ")) << text;
     EXPECT_TRUE(contains(text, "overwritten")) << text;
   }
   EXPECT_TRUE(contains(message_of<ArgumentError>([&] {
-                         publish(2, {1, ~Slot{1}, 2});
+                         publish(2, {1, ~1, 2});
                        }),
                        "slot 1 comes twice"));
   EXPECT_EQ(state_of(*reader, 1, {1, 1}), RowState::present);
-  writer.fail(2, Slots{1, 2}, "slot 2 was marked");
+  writer.fail(2, unmarked(Slots{1, 2}), "slot 2 was marked");
   publish(3, {1, 2});
   EXPECT_EQ(state_of(*reader, 2, {3, 3}), RowState::present);
 }
@@ -127,7 +127,7 @@ TEST_F(ScribbledSegment, AWireRowThatChangesUnderItsReaderIsGoodOrNamed) {
   const auto reader = make_shm_reader(endpoint);
   std::vector<std::byte> row(endpoint.shape.row_bytes());  // experts 0 to 7 at each layer
   for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<std::byte>(i % 8);
-  wire.publish(1, Slots{0}, row);
+  wire.publish(1, unmarked(Slots{0}), row);
   ChildProcess neighbour([&] {
     const Segment own = Segment::open(buffer_name(endpoint));
     auto* id = reinterpret_cast<WireId*>(own.bytes().data()) + endpoint.shape.row_ids() - 1;

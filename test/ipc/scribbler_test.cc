@@ -119,7 +119,7 @@ class ShmScribbler : public Scribbler {
       std::mt19937_64 random(seed());
       work(stop, [&](Step step) {
         const auto slots = some_slots(random);
-        writer.publish(step, slots, test::rows_of(endpoint.shape, step, slots));
+        writer.publish(step, unmarked(slots), test::rows_of(endpoint.shape, step, slots));
       });
     });
     made.wait();
@@ -145,7 +145,7 @@ class ShmScribbler : public Scribbler {
     for (std::size_t i = 0; rows_must_be_right && i < slots.size(); ++i) {
       if (found.states[i] == RowState::present) expect_some_steps_row(found, i, slots[i]);
     }
-    reader.wait_for(random() % 100, Milliseconds(1));
+    reader.wait_for(Step(random() % 100), Milliseconds(1));
   }
 
   // Rows of row_of() repeat with the step: there are as many different ones as experts.
@@ -208,7 +208,8 @@ TEST_P(RingScribbler, UnderAReaderBySlotCrashesNobody) {
     call_often([&] { return make_device_reader(endpoint); },
                [&](SlotReadTransport& reader, Step step) {
                  test::read(reader, some_slots(random));
-                 reader.wait_for(reader.poll() + step % 3, Milliseconds(1));
+                 reader.wait_for(reader.poll() + static_cast<int>(step.value() % 3),
+                                 Milliseconds(1));
                },
                kCalls);
   });
@@ -217,20 +218,22 @@ TEST_P(RingScribbler, UnderAReaderBySlotCrashesNobody) {
 TEST_P(RingScribbler, UnderAReaderByRequestCrashesNobody) {
   const auto send = [&](ChannelProducer& producer, Step step) {
     const auto kind = std::array{Descriptor::Kind::request, Descriptor::Kind::request_end,
-                                 Descriptor::Kind::step_done}[step % 3];
+                                 Descriptor::Kind::step_done}[step.value() % 3];
     const auto record = producer.acquire();
     if (kind == Descriptor::Kind::request) std::ranges::fill(record, std::byte{0});
-    producer.commit({.kind = kind, .step = step, .num_tokens = 4, .request = step / 3});
+    producer.commit(
+        {.kind = kind, .step = step, .num_tokens = 4, .request = RequestId(step.value() / 3)});
   };
   read_while_scribbled(send, [&] {
     std::vector<std::byte> rows(4 * endpoint.shape.row_bytes());
     std::vector<RowState> states(4);
-    call_often([&] { return make_request_reader(endpoint); },
-               [&](RequestReadTransport& reader, Step step) {
-                 reader.wait_for(reader.poll() + step % 3, Milliseconds(1));
-                 reader.take(reader.poll() / 3, {0, 4}, rows, states, Milliseconds(1));
-               },
-               kCalls);
+    call_often(
+        [&] { return make_request_reader(endpoint); },
+        [&](RequestReadTransport& reader, Step step) {
+          reader.wait_for(reader.poll() + static_cast<int>(step.value() % 3), Milliseconds(1));
+          reader.take(RequestId(reader.poll().value() / 3), {0, 4}, rows, states, Milliseconds(1));
+        },
+        kCalls);
   });
 }
 

@@ -43,7 +43,7 @@ using Slots = std::vector<Slot>;
 class ShmFailure : public test::ShmTest {
  protected:
   void publish(ShmWriter& writer, Step step, const Slots& slots) const {
-    writer.publish(step, slots, rows_of(endpoint.shape, step, slots));
+    writer.publish(step, unmarked(slots), rows_of(endpoint.shape, step, slots));
   }
   Endpoint hasty() const {
     Endpoint result = endpoint;
@@ -119,7 +119,7 @@ TEST_F(ShmFailure, AWorkerThatDiesWhilePublishingLeavesMissingRowsAndAFreeLock) 
     auto* memory = static_cast<std::byte*>(
         mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     mprotect(memory + page, page, PROT_NONE);
-    writer.publish(2, slots, {memory + page - 2 * 512, 4 * 512});
+    writer.publish(2, unmarked(slots), {memory + page - 2 * 512, 4 * 512});
   });
   const auto reader = make_shm_reader(endpoint);
   published.wait();
@@ -128,7 +128,7 @@ TEST_F(ShmFailure, AWorkerThatDiesWhilePublishingLeavesMissingRowsAndAFreeLock) 
   EXPECT_TRUE(WIFSIGNALED(worker.join()));
   const Slots all{1, 3, 5, 7};
   for (const RowState state : read(*reader, all).states) EXPECT_EQ(state, RowState::missing);
-  EXPECT_EQ(reader->poll(), 1u);
+  EXPECT_EQ(reader->poll(), Step(1));
 }
 
 TEST_F(ShmFailure, H24ALockThatIsNotGivenBackEndsInAnErrorThatNamesFileAndHolder) {
@@ -152,7 +152,7 @@ TEST_F(ShmFailure, H24ALockThatIsNotGivenBackEndsInAnErrorThatNamesFileAndHolder
   }
   const std::string told = message_of<TimeoutError>([&] { publish(writer, 2, {1}); });
   EXPECT_TRUE(contains(told, "readers held it for at most")) << told;
-  EXPECT_EQ(reader->poll(), 1u);
+  EXPECT_EQ(reader->poll(), Step(1));
   stuck.kill();
   EXPECT_EQ(state_of(*reader, 1, {1, 1}), RowState::present);
   publish(writer, 2, {1});

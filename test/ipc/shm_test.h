@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "test/ipc/child_process.h"
+#include "test/ipc/stored.h"
 #include "test/ipc/temporary_directory.h"
 #include "test/ipc/test_endpoint.h"
 
@@ -23,14 +24,15 @@ inline constexpr Milliseconds kPatience{kPatienceMs};
 inline std::vector<std::byte> row_of(const ModelShape& shape, Step step, Slot slot) {
   std::vector<std::byte> row(shape.row_bytes());
   for (std::size_t i = 0; i < shape.row_ids(); ++i) {
-    const auto id = (step * 131 + static_cast<std::uint64_t>(slot) * 7 + i * 3) %
+    const auto id = (step.value() * 131 + static_cast<std::uint64_t>(slot.value()) * 7 + i * 3) %
                     static_cast<std::uint64_t>(shape.num_experts());
     for (std::size_t b = 0; b < id_bytes(shape.id_type()); ++b) {
       row[i * id_bytes(shape.id_type()) + b] = static_cast<std::byte>(id >> (8 * b));
     }
   }
   for (std::size_t at = shape.weights_offset(); at < row.size(); ++at) {
-    row[at] = static_cast<std::byte>(step * 19 + static_cast<std::uint64_t>(slot) * 5 + at);
+    row[at] = static_cast<std::byte>(step.value() * 19 +
+                                     static_cast<std::uint64_t>(slot.value()) * 5 + at);
   }
   return row;
 }
@@ -39,10 +41,16 @@ inline std::vector<std::byte> rows_of(const ModelShape& shape, Step step,
                                       std::span<const Slot> slots) {
   std::vector<std::byte> rows;
   for (const Slot slot : slots) {
-    const auto row = row_of(shape, step, slot < 0 ? ~slot : slot);
+    const auto row = row_of(shape, step, slot);
     rows.insert(rows.end(), row.begin(), row.end());
   }
   return rows;
+}
+inline std::vector<std::byte> rows_of(const ModelShape& shape, Step step,
+                                      std::span<const MarkedSlot> slots) {
+  std::vector<Slot> plain;
+  for (const MarkedSlot slot : slots) plain.push_back(slot.slot());
+  return rows_of(shape, step, plain);
 }
 
 struct Read {

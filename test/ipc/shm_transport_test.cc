@@ -33,7 +33,7 @@ using Slots = std::vector<Slot>;
 
 class ShmTransport : public test::ShmTest {
  protected:
-  void publish(ShmWriter& writer, Step step, const Slots& slots) const {
+  void publish(ShmWriter& writer, Step step, const test::Stored& slots) const {
     writer.publish(step, slots, rows_of(endpoint.shape, step, slots));
   }
   // All present, and the rows of that step.
@@ -49,7 +49,7 @@ TEST_F(ShmTransport, WhatOneProcessPublishesAnotherReads) {
   Signal read_all;
   const auto slots_of_step = [](Step step) {
     Slots slots(8);
-    for (std::size_t i = 0; i < 8; ++i) slots[i] = static_cast<Slot>((step * 5 + i) % 64);
+    for (std::size_t i = 0; i < 8; ++i) slots[i] = Slot((step.value() * 5 + i) % 64);
     return slots;
   };
   Signal may_go_on;
@@ -57,7 +57,7 @@ TEST_F(ShmTransport, WhatOneProcessPublishesAnotherReads) {
     ShmWriter writer(endpoint);
     for (Step step = 1; step <= kSteps; ++step) {
       publish(writer, step, slots_of_step(step));
-      if (step % 2 == 0) may_go_on.wait();
+      if (step.value() % 2 == 0) may_go_on.wait();
     }
     read_all.wait();
   });
@@ -67,7 +67,7 @@ TEST_F(ShmTransport, WhatOneProcessPublishesAnotherReads) {
   for (Step step = 1; step <= kSteps; ++step) {
     reader->wait_for(step, kPatience);
     EXPECT_GE(reader->poll(), step);
-    if (step % 2 == 0) {
+    if (step.value() % 2 == 0) {
       expect_rows(*reader, step, slots_of_step(step));
       may_go_on.raise();
     }
@@ -88,7 +88,8 @@ TEST_F(ShmTransport, RowsThatAreReadWhileTheyAreWrittenAreNeverTorn) {
     ShmWriter writer(endpoint);
     attached.wait();
     for (Step step = 1; step <= kSteps; ++step) {
-      writer.publish(step, slots, std::vector<std::byte>(bytes, static_cast<std::byte>(step)));
+      writer.publish(step, unmarked(slots),
+                     std::vector<std::byte>(bytes, static_cast<std::byte>(step.value())));
     }
     finish.wait();
   });
@@ -159,7 +160,7 @@ TEST_F(ShmTransport, H10H11StateFollowsFromTheOwnersWindow) {
 TEST_F(ShmTransport, H2ARowWithAMissingRouteIsMissing) {
   ShmWriter writer(endpoint);
   publish(writer, 1, {5, 6});
-  publish(writer, 2, {5, ~Slot{6}, 7});
+  publish(writer, 2, {5, ~6, 7});
   const auto reader = make_shm_reader(endpoint);
   expect_rows(*reader, 2, {5, 7});
   EXPECT_EQ(state_of(*reader, 6), RowState::missing);
@@ -169,14 +170,14 @@ TEST_F(ShmTransport, FailedStepIsReportedItsRowsAreMissingAndLaterStepsGoOn) {
   ShmWriter writer(endpoint);
   const auto reader = make_shm_reader(endpoint);
   publish(writer, 1, {1, 2, 3});
-  writer.fail(2, Slots{2, ~Slot{3}, endpoint.num_slots, -1'000'000}, "layer 1 was not captured");
+  writer.fail(2, test::Stored{2, ~3, endpoint.num_slots, -1'000'000}, "layer 1 was not captured");
   publish(writer, 3, {3, 4});
   reader->wait_for(1, kPatience);
   try {
     reader->wait_for(2, kPatience);
     FAIL() << "no error";
   } catch (const StepFailed& error) {
-    EXPECT_EQ(error.step(), 2u);
+    EXPECT_EQ(error.step(), Step(2));
     EXPECT_EQ(error.reason(), "layer 1 was not captured");
   }
   reader->wait_for(3, kPatience);
@@ -189,13 +190,15 @@ TEST_F(ShmTransport, KeepsTheLatestReasonsAndAnEndlessOneFits) {
   ShmWriter writer(endpoint);
   const auto reader = make_shm_reader(endpoint);
   const std::string endless(10'000, 'x');
-  for (Step step = 1; step <= 100; ++step) writer.fail(step, {}, std::to_string(step) + endless);
+  for (Step step = 1; step <= 100; ++step)
+    writer.fail(step, {}, std::to_string(step.value()) + endless);
   for (Step step = 69; step <= 100; ++step) {
     try {
       reader->wait_for(step, kPatience);
       ADD_FAILURE() << "no error for step " << step;
     } catch (const StepFailed& error) {
-      EXPECT_EQ(error.reason().rfind(std::to_string(step) + "xxx", 0), 0u) << error.reason();
+      EXPECT_EQ(error.reason().rfind(std::to_string(step.value()) + "xxx", 0), 0u)
+          << error.reason();
     }
   }
 }
@@ -231,10 +234,10 @@ TEST_F(ShmTransport, ABadPublishChangesNothingAndTheStepCanStillFail) {
   EXPECT_THROW(publish(writer, 6, {1, 2, 1}), ArgumentError);
   EXPECT_THROW(publish(writer, 6, Slots(9, 1)), RangeError);
   EXPECT_THROW(publish(writer, 5, {1}), ArgumentError);
-  EXPECT_THROW(writer.fail(5, Slots{1}, "late"), ArgumentError);
-  EXPECT_EQ(reader->poll(), 5u);
+  EXPECT_THROW(writer.fail(5, unmarked(Slots{1}), "late"), ArgumentError);
+  EXPECT_EQ(reader->poll(), Step(5));
   expect_rows(*reader, 5, {1, 2});
-  writer.fail(6, Slots{1}, "bad slot");
+  writer.fail(6, unmarked(Slots{1}), "bad slot");
   EXPECT_THROW(reader->wait_for(6, kPatience), StepFailed);
   EXPECT_EQ(state_of(*reader, 1), RowState::missing);
 }
@@ -242,7 +245,7 @@ TEST_F(ShmTransport, ABadPublishChangesNothingAndTheStepCanStillFail) {
 TEST_F(ShmTransport, ABadReadIsRefused) {
   ShmWriter writer(endpoint);
   const auto reader = make_shm_reader(endpoint);
-  EXPECT_THROW(state_of(*reader, endpoint.num_slots), RangeError);
+  EXPECT_THROW(state_of(*reader, Slot(endpoint.num_slots)), RangeError);
   EXPECT_THROW(state_of(*reader, -1), RangeError);
   std::vector<RowState> states(1);
   EXPECT_THROW(reader->read(Slots{1}, std::vector<StepWindow>(1), {}, states), ArgumentError);
@@ -262,8 +265,8 @@ TEST_F(ShmTransport, H22SecondWriterIsAnErrorThatNamesTheFirstAndRanksDoNotMeet)
   Endpoint other = endpoint;
   other.dp_rank = 1;
   ShmWriter other_rank(other);
-  EXPECT_EQ(make_shm_reader(other)->poll(), 0u);
-  EXPECT_EQ(make_shm_reader(endpoint)->poll(), 1u);
+  EXPECT_EQ(make_shm_reader(other)->poll(), Step(0));
+  EXPECT_EQ(make_shm_reader(endpoint)->poll(), Step(1));
 }
 
 TEST_F(ShmTransport, AReaderOfAnotherShapeOrSizeIsRefusedWithBoth) {
@@ -323,7 +326,7 @@ TEST_F(ShmTransport, AForkedChildOfTheWorkerTakesNothingAway) {
   std::optional<ShmWriter> writer(std::in_place, endpoint);
   ChildProcess child([&] { writer.reset(); });
   EXPECT_EQ(child.join(), 0);
-  EXPECT_EQ(make_shm_reader(endpoint)->poll(), 0u);
+  EXPECT_EQ(make_shm_reader(endpoint)->poll(), Step(0));
 }
 
 TEST_F(ShmTransport, EndpointsAreValidated) {

@@ -16,6 +16,7 @@
 
 #include "test/ipc/child_process.h"
 #include "test/ipc/message_of.h"
+#include "test/ipc/stored.h"
 
 namespace moetap {
 namespace {
@@ -24,9 +25,11 @@ using test::ChildProcess;
 using test::contains;
 using test::message_of;
 
+using test::Stored;
+
 constexpr std::int64_t kSlots = 200;
 constexpr std::int64_t kMaxRows = 50;
-constexpr Step kMaxStep = std::numeric_limits<Step>::max();
+constexpr Step kMaxStep = Step::max();
 constexpr std::byte kNoRow{0xFF};
 
 // Memory that a forked child shares.
@@ -69,7 +72,7 @@ class SlotBufferTest : public testing::TestWithParam<std::size_t> {
   }
   Read read_all(StepWindow window = {}) const {
     std::vector<Slot> slots(kSlots);
-    for (Slot s = 0; s < kSlots; ++s) slots[static_cast<std::size_t>(s)] = s;
+    for (Slot s = 0; s < kSlots; ++s) slots[static_cast<std::size_t>(s.value())] = s;
     return read(slots, {&window, 1});
   }
 
@@ -86,15 +89,15 @@ class SlotBufferTest : public testing::TestWithParam<std::size_t> {
 };
 
 // Blocks of 16 in random order, cut somewhere, some rows with a missing route.
-std::vector<Slot> random_slots(std::mt19937_64& random) {
+Stored random_slots(std::mt19937_64& random) {
   std::vector<Slot> blocks(kSlots / 16);
-  for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<Slot>(i) * 16;
+  for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = Slot(i * 16);
   std::ranges::shuffle(blocks, random);
-  std::vector<Slot> slots;
+  Stored slots{};
   for (const Slot block : blocks) {
-    const Slot from = static_cast<Slot>(random() % 16);
-    for (Slot s = from; s < 16; s += 1 + static_cast<Slot>(random() % 4 == 0)) {
-      slots.push_back(random() % 10 == 0 ? ~(block + s) : block + s);
+    const auto from = static_cast<int>(random() % 16);
+    for (int s = from; s < 16; s += 1 + static_cast<int>(random() % 4 == 0)) {
+      slots.push_back(random() % 10 == 0 ? MarkedSlot::missing(block + s) : MarkedSlot(block + s));
     }
   }
   slots.resize(std::min<std::size_t>(slots.size(), random() % kMaxRows));
@@ -108,29 +111,30 @@ TEST_P(SlotBufferTest, DoesWhatAMapOfRowsDoes) {
   };
   std::map<Slot, Row> model;
   for (Step step = 1; step <= 300; ++step) {
-    const std::vector<Slot> slots = random_slots(random);
+    const Stored slots = random_slots(random);
     const std::vector<std::byte> rows = random_rows(slots.size());
-    if (step % 7 == 0) {
+    if (step.value() % 7 == 0) {
       buffer.invalidate(slots);
-      for (const Slot slot : slots) model.erase(decode_slot(slot));
+      for (const MarkedSlot slot : slots) model.erase(slot.slot());
       continue;
     }
     buffer.scatter(step, slots, rows);
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const auto at = rows.begin() + static_cast<std::ptrdiff_t>(i * row_bytes);
-      model.erase(decode_slot(slots[i]));
-      if (slots[i] >= 0) {
-        model[slots[i]] = {step, {at, at + static_cast<std::ptrdiff_t>(row_bytes)}};
+      model.erase(slots[i].slot());
+      if (!slots[i].is_missing()) {
+        model[slots[i].slot()] = {step, {at, at + static_cast<std::ptrdiff_t>(row_bytes)}};
       }
     }
 
     std::vector<Slot> wanted(random() % 100);
     std::vector<StepWindow> windows(random() % 2 == 0 ? 1 : wanted.size());
-    for (Slot& slot : wanted) slot = static_cast<Slot>(random() % kSlots);
-    if (wanted.size() > 40) std::iota(wanted.begin(), wanted.begin() + 40, wanted[0] % 100);
+    for (Slot& slot : wanted) slot = Slot(random() % kSlots);
+    if (wanted.size() > 40)
+      std::iota(wanted.begin(), wanted.begin() + 40, Slot(wanted[0].value() % 100));
     for (StepWindow& window : windows) {
-      window.first = 1 + random() % step;
-      window.last = window.first + random() % step;
+      window.first = Step(1 + random() % step.value());
+      window.last = window.first + static_cast<std::int64_t>(random() % step.value());
     }
     const Read got = read(wanted, windows);
     for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -147,33 +151,31 @@ TEST_P(SlotBufferTest, DoesWhatAMapOfRowsDoes) {
 }
 
 TEST_P(SlotBufferTest, ASlotOutsideTheBufferChangesNothing) {
-  buffer.scatter(1, std::vector<Slot>{3, 4}, random_rows(2));
-  for (const Slot bad :
-       {kSlots, ~kSlots, std::numeric_limits<Slot>::max(), std::numeric_limits<Slot>::min()}) {
+  buffer.scatter(1, Stored{3, 4}, random_rows(2));
+  for (const std::int64_t bad : {kSlots, ~kSlots, Slot::max().value(), Slot::min().value()}) {
     const std::string message = expect_unchanged<RangeError>([&] {
-      buffer.scatter(2, std::vector<Slot>{4, bad, 5}, random_rows(3));
+      buffer.scatter(2, Stored{4, bad, 5}, random_rows(3));
     });
-    EXPECT_TRUE(contains(message, std::to_string(decode_slot(bad)))) << message;
+    EXPECT_TRUE(contains(message, std::to_string(bad < 0 ? ~bad : bad))) << message;
     EXPECT_TRUE(contains(message, std::to_string(kSlots))) << message;
   }
 }
 
 TEST_P(SlotBufferTest, ASlotThatComesTwiceChangesNothing) {
-  buffer.scatter(1, std::vector<Slot>{3, 4, ~Slot{5}}, random_rows(3));
-  for (const auto& slots : {std::vector<Slot>{3, 4, 5, 4}, std::vector<Slot>{7, 5, 9, ~Slot{5}},
-                            std::vector<Slot>{~Slot{4}, 8, 3, 4}}) {
+  buffer.scatter(1, Stored{3, 4, ~5}, random_rows(3));
+  for (const auto& slots : {Stored{3, 4, 5, 4}, Stored{7, 5, 9, ~5}, Stored{~4, 8, 3, 4}}) {
     const std::string message = expect_unchanged<ArgumentError>(
         [&] { buffer.scatter(2, slots, random_rows(slots.size())); });
-    EXPECT_TRUE(contains(message, std::to_string(decode_slot(slots.back())))) << message;
+    EXPECT_TRUE(contains(message, std::to_string(slots.back().slot().value()))) << message;
   }
   EXPECT_EQ(read_all().states[3], RowState::present);
 }
 
 TEST_P(SlotBufferTest, H4MoreRowsThanConfiguredChangeNothing) {
   std::vector<Slot> slots(kMaxRows + 1);
-  std::iota(slots.begin(), slots.end(), 0);
-  const std::string message =
-      expect_unchanged<RangeError>([&] { buffer.scatter(1, slots, random_rows(slots.size())); });
+  std::iota(slots.begin(), slots.end(), Slot(0));
+  const std::string message = expect_unchanged<RangeError>(
+      [&] { buffer.scatter(1, unmarked(slots), random_rows(slots.size())); });
   EXPECT_TRUE(contains(message, std::to_string(kMaxRows))) << message;
   EXPECT_TRUE(contains(message, std::to_string(kMaxRows + 1))) << message;
 }
@@ -181,14 +183,14 @@ TEST_P(SlotBufferTest, H4MoreRowsThanConfiguredChangeNothing) {
 TEST_P(SlotBufferTest, SizesThatDoNotFitAndStepsThatCannotBeStampsChangeNothing) {
   const std::vector<Slot> slots{1, 2};
   auto rows = random_rows(2);
-  expect_unchanged<ArgumentError>([&] { buffer.scatter(0, slots, rows); });
-  expect_unchanged<ArgumentError>([&] { buffer.scatter(kMaxStep, slots, rows); });
+  expect_unchanged<ArgumentError>([&] { buffer.scatter(0, unmarked(slots), rows); });
+  expect_unchanged<ArgumentError>([&] { buffer.scatter(kMaxStep, unmarked(slots), rows); });
   rows.pop_back();
-  expect_unchanged<ArgumentError>([&] { buffer.scatter(1, slots, rows); });
+  expect_unchanged<ArgumentError>([&] { buffer.scatter(1, unmarked(slots), rows); });
 }
 
 TEST_P(SlotBufferTest, ABadReadWritesNothing) {
-  buffer.scatter(1, std::vector<Slot>{1, 2}, random_rows(2));
+  buffer.scatter(1, Stored{1, 2}, random_rows(2));
   std::vector<std::byte> rows(2 * row_bytes, std::byte{42});
   std::vector<RowState> states(2, RowState::stale);
   const std::vector<StepWindow> one(1), two(2), three(3);
@@ -198,7 +200,7 @@ TEST_P(SlotBufferTest, ABadReadWritesNothing) {
   };
   RangeError* range = nullptr;
   ArgumentError* argument = nullptr;
-  bad({1, kSlots}, one, rows, states, range);
+  bad({1, Slot(kSlots)}, one, rows, states, range);
   bad({1, -1}, two, rows, states, range);
   bad({1, 2}, three, rows, states, argument);
   bad({1, 2}, {}, rows, states, argument);
@@ -209,8 +211,8 @@ TEST_P(SlotBufferTest, ABadReadWritesNothing) {
 }
 
 TEST_P(SlotBufferTest, InvalidatesThoseSlotsThatExist) {
-  buffer.scatter(1, std::vector<Slot>{0, 1, 2, 3}, random_rows(4));
-  buffer.invalidate(std::vector<Slot>{1, ~Slot{2}, kSlots, std::numeric_limits<Slot>::min()});
+  buffer.scatter(1, Stored{0, 1, 2, 3}, random_rows(4));
+  buffer.invalidate(Stored{1, ~2, kSlots, Slot::min().value()});
   const auto states = read_all().states;
   EXPECT_EQ(states[0], RowState::present);
   EXPECT_EQ(states[1], RowState::missing);
@@ -228,13 +230,13 @@ TEST_P(SlotBufferTest, AWriterThatDiesInTheMiddleLeavesMissingRowsNotTornOnes) {
   const std::span<std::byte> rows =
       source.bytes().subspan(readable - (kRows - 1) * row_bytes, kRows * row_bytes);
   std::vector<Slot> slots(kRows);
-  for (std::size_t i = 0; i < kRows; ++i) slots[i] = static_cast<Slot>(2 * i);
-  buffer.scatter(1, slots, std::vector<std::byte>(kRows * row_bytes, std::byte{1}));
+  for (std::size_t i = 0; i < kRows; ++i) slots[i] = Slot(2 * i);
+  buffer.scatter(1, unmarked(slots), std::vector<std::byte>(kRows * row_bytes, std::byte{1}));
 
   ChildProcess writer([&] {
     signal(SIGSEGV, SIG_DFL);
     mprotect(source.bytes().data() + readable, readable, PROT_NONE);
-    buffer.scatter(2, slots, rows);
+    buffer.scatter(2, unmarked(slots), rows);
   });
   const int status = writer.join();
   ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
@@ -244,7 +246,7 @@ TEST_P(SlotBufferTest, AWriterThatDiesInTheMiddleLeavesMissingRowsNotTornOnes) {
   for (const StepWindow window : {StepWindow{}, StepWindow{1, 1}, StepWindow{2, 2}}) {
     const Read got = read_all(window);
     for (const Slot slot : slots) {
-      EXPECT_EQ(got.states[static_cast<std::size_t>(slot)], RowState::missing) << slot;
+      EXPECT_EQ(got.states[static_cast<std::size_t>(slot.value())], RowState::missing) << slot;
     }
   }
 }
@@ -257,12 +259,12 @@ TEST(SlotBuffer, APutThatDiesInARowLeavesThatRowMissing) {
   const Memory memory(SlotBuffer::bytes(kSlots, kRowBytes));
   SlotBuffer buffer(memory.bytes(), kSlots, kRowBytes, kMaxRows);
   const std::vector<Slot> slots{5, 7};
-  buffer.scatter(1, slots, std::vector<std::byte>(2 * kRowBytes, std::byte{1}));
+  buffer.scatter(1, unmarked(slots), std::vector<std::byte>(2 * kRowBytes, std::byte{1}));
   const Memory source(2 * page);  // the second row ends where nothing can be read
   ChildProcess reader([&] {
     signal(SIGSEGV, SIG_DFL);
     mprotect(source.bytes().data() + page, page, PROT_NONE);
-    buffer.put_in(2, slots, source.bytes().subspan(page - 3 * kRowBytes / 2, 2 * kRowBytes));
+    buffer.put_in(2, slots, source.bytes().subspan(page - 3 * kRowBytes / 2, 2 * kRowBytes), {});
   });
   const int status = reader.join();
   ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;

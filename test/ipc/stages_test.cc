@@ -44,8 +44,8 @@ class StagesTest : public testing::Test {
     std::array<std::uint8_t, 4> ids{};
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const int layer = kLayers[stage][i / 2];
-      ids[i] =
-          static_cast<std::uint8_t>(step * 50 + static_cast<Step>(slot * 10) + layer * 2 + i % 2);
+      ids[i] = static_cast<std::uint8_t>(
+          step.value() * 50 + static_cast<std::uint64_t>(slot.value() * 10) + layer * 2 + i % 2);
     }
     std::uint32_t row;
     std::memcpy(&row, ids.data(), sizeof row);
@@ -54,8 +54,8 @@ class StagesTest : public testing::Test {
   static std::vector<std::byte> row(Step step, Slot slot) {
     std::vector<std::byte> ids;
     for (int i = 0; i < 8; ++i) {
-      ids.push_back(
-          std::byte(static_cast<std::uint8_t>(step * 50 + static_cast<Step>(slot * 10) + i)));
+      ids.push_back(std::byte(static_cast<std::uint8_t>(
+          step.value() * 50 + static_cast<std::uint64_t>(slot.value() * 10) + i)));
     }
     return ids;
   }
@@ -88,7 +88,7 @@ class StagesTest : public testing::Test {
 
 TEST_F(StagesTest, RowsAreJoinedInTheOrderOfTheirLayers) {
   publish(1, {4, 9});
-  for (const Slot slot : {4, 9}) {
+  for (const Slot slot : {Slot(4), Slot(9)}) {
     EXPECT_EQ(read(slot, {1, 1}), RowState::present);
     EXPECT_EQ(bytes, row(1, slot));
   }
@@ -151,11 +151,11 @@ TEST_F(StagesTest, AWindowMustNotEndAheadOfTheLastStage) {
   publish(0, 1, {4});
   publish(0, 2, {5});
   publish(1, 1, {4});
-  EXPECT_EQ(joined->poll(), 1U);
+  EXPECT_EQ(joined->poll(), Step(1U));
   expect_throw<StateError>([&] { read(4, {1, 2}); }, {"step 2", "is 1", "wait_for(2)"});
   EXPECT_EQ(read(4, {1, 1}), RowState::present);
   publish(1, 2, {5});
-  EXPECT_EQ(joined->poll(), 2U);
+  EXPECT_EQ(joined->poll(), Step(2U));
   EXPECT_EQ(read(4, {1, 2}), RowState::present);
 }
 
@@ -195,15 +195,17 @@ TEST_F(StagesTest, AFailureIsKnownOnceEveryStageIsThere) {
 
 TEST_F(StagesTest, APutGoesToEveryStage) {
   publish(1, {4, 5});
-  const std::vector<Slot> to{20, ~Slot{5}};
+  const std::vector<Slot> to{20, 5};
+  const std::vector<RowState> states{RowState::present, RowState::missing};
   std::vector<std::byte> rows = row(1, 4);
   const std::vector<std::byte> other = row(1, 5);
   rows.insert(rows.end(), other.begin(), other.end());
-  joined->put(2, to, rows);
+  joined->put(2, to, rows, states);
   EXPECT_EQ(read(20, {2, 2}), RowState::present);
   EXPECT_EQ(bytes, row(1, 4));
   EXPECT_EQ(read(5, {1, 1}), RowState::missing);
-  expect_throw<ArgumentError>([&] { joined->put(3, to, std::span(rows).first(8)); }, {"16"});
+  expect_throw<ArgumentError>([&] { joined->put(3, to, std::span(rows).first(8), states); },
+                              {"16"});
 }
 
 TEST_F(StagesTest, SizesThatDoNotFitChangeNothing) {
@@ -248,7 +250,7 @@ TEST_F(StagesTest, ALedgersPlansWork) {
   ASSERT_EQ(routes.range(), (TokenRange{0, 6}));
   for (std::int64_t i = 0; i < 6; ++i) {
     const auto got = routes.row(i);
-    EXPECT_EQ(std::vector(got.begin(), got.end()), row(i < 4 ? 1 : 2, 8 + i)) << i;
+    EXPECT_EQ(std::vector(got.begin(), got.end()), row(Step(i < 4 ? 1 : 2), Slot(8 + i))) << i;
   }
 }
 
@@ -266,7 +268,7 @@ class LockstepStage final : public SlotReadTransport {
   bool worker_alive() override { return alive_; }
   Step poll() override {
     ++asked_.times[number_];
-    return asked_.times[1 - number_] >= 3 ? 1 : 0;
+    return Step(asked_.times[1 - number_] >= 3 ? 1 : 0);
   }
   void wait_for(Step, Milliseconds limit) override {
     if (asked_.times[1 - number_] < 3) throw TimeoutError(alive_ ? "late" : "dead");
@@ -274,7 +276,8 @@ class LockstepStage final : public SlotReadTransport {
   }
   void read(std::span<const Slot>, std::span<const StepWindow>, std::span<std::byte>,
             std::span<RowState>) override {}
-  void put(Step, std::span<const Slot>, std::span<const std::byte>) override {}
+  void put(Step, std::span<const Slot>, std::span<const std::byte>,
+           std::span<const RowState>) override {}
 
  private:
   ModelShape shape_;
@@ -433,10 +436,11 @@ TEST_F(PartsTest, OneSlotInTwoPartsIsAnError) {
 TEST_F(PartsTest, APutIsFoundWhereverTheSlotWasWritten) {
   part[0]->publish(1, {});
   part[1]->publish(1, {{4, 104}});
-  const std::vector<Slot> slots{4, ~Slot{5}};
+  const std::vector<Slot> slots{4, 5};
+  const std::vector<RowState> states{RowState::present, RowState::missing};
   std::vector<std::byte> rows = test::number_row(204);
   rows.resize(8);
-  joined->put(2, slots, rows);
+  joined->put(2, slots, rows, states);
   EXPECT_EQ(read(4, {2, 2}), "204");
   EXPECT_EQ(read(5, {2, 2}), "missing");
 }

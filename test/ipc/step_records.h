@@ -10,6 +10,7 @@
 
 #include "ipc/internal/channel.h"
 #include "lib/internal/step_record.h"
+#include "test/ipc/stored.h"
 
 namespace moetap::test {
 
@@ -17,14 +18,14 @@ namespace moetap::test {
 inline std::vector<std::byte> row_of(Step step, std::size_t i, std::size_t row_bytes) {
   std::vector<std::byte> row(row_bytes);
   for (std::size_t j = 0; j < row_bytes; ++j) {
-    row[j] = static_cast<std::byte>((step * 7 + i * 5 + j * 3) % 16);
+    row[j] = static_cast<std::byte>((step.value() * 7 + i * 5 + j * 3) % 16);
   }
   return row;
 }
 
 // Fills a record without a fault. The view is for spoiling it.
 inline StepRecordView write_record(std::span<std::byte> bytes, const ModelShape& shape, Step step,
-                                   std::span<const Slot> slots) {
+                                   const Stored& slots) {
   StepRecordView record(shape, static_cast<std::int64_t>(slots.size()), bytes);
   *record.report = {};
   record.report->step = step;
@@ -43,7 +44,7 @@ inline Descriptor describe(Descriptor::Kind kind, Step step, std::size_t num_tok
 }
 
 inline void send_step(ChannelProducer& producer, const ModelShape& shape, Step step,
-                      std::span<const Slot> slots) {
+                      const Stored& slots) {
   write_record(producer.acquire(), shape, step, slots);
   producer.commit(describe(Descriptor::Kind::step, step, slots.size()));
 }

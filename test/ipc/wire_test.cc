@@ -62,12 +62,12 @@ class PythonPeer {
     EXPECT_EQ(write(to_[1], line.data(), line.size()), std::ssize(line));
     return answer();
   }
-  std::vector<int> row(Slot slot) { return numbers("read " + std::to_string(slot)); }
+  std::vector<int> row(Slot slot) { return numbers("read " + std::to_string(slot.value())); }
   std::vector<int> layer(Slot slot, int layer) {
-    return numbers("layer " + std::to_string(slot) + " " + std::to_string(layer));
+    return numbers("layer " + std::to_string(slot.value()) + " " + std::to_string(layer));
   }
   void set_row(Slot slot, const std::vector<int>& ids) {
-    std::string command = "write " + std::to_string(slot);
+    std::string command = "write " + std::to_string(slot.value());
     for (const int id : ids) command += " " + std::to_string(id);
     EXPECT_EQ(ask(command), "done");
   }
@@ -106,7 +106,7 @@ class WireTest : public test::ShmTest {
   WireTest() { endpoint.layout = ShmLayout::wire; }
 
   const std::string file() const { return "/dev/shm" + buffer_name(endpoint); }
-  void publish(ShmWriter& writer, Step step, const Slots& slots) const {
+  void publish(ShmWriter& writer, Step step, const test::Stored& slots) const {
     writer.publish(step, slots, rows_of(endpoint.shape, step, slots));
   }
   // As rows_of(), as wire ids.
@@ -135,9 +135,10 @@ TEST_F(WireTest, PythonReadsWhatWePublish) {
     publish(writer, 1, {0, 7, 8, 9, 63});
     PythonPeer python(endpoint);
     EXPECT_EQ(python.ask("size"), std::to_string(64 * 6 * 4));
-    for (const Slot slot : {0, 7, 8, 9, 63}) EXPECT_EQ(python.row(slot), ids_of(1, slot)) << slot;
+    for (const Slot slot : {Slot(0), Slot(7), Slot(8), Slot(9), Slot(63)})
+      EXPECT_EQ(python.row(slot), ids_of(1, slot)) << slot;
     EXPECT_EQ(python.row(1), std::vector<int>(6, 0));
-    publish(writer, 2, {8, ~Slot{9}});
+    publish(writer, 2, {8, ~9});
     EXPECT_EQ(python.row(8), ids_of(2, 8));
     EXPECT_EQ(python.row(9), std::vector<int>(6, -1));
     EXPECT_EQ(python.row(7), ids_of(1, 7));
@@ -187,9 +188,9 @@ TEST_F(WireTest, H33PythonReadsOurRowsByTheModelsLayers) {
             << shape.to_string() << ", slot " << slot << ", layer " << layer;
       }
     };
-    for (const Slot slot : {0, 7, 8, 63}) expect(slot, ids_of(1, slot));
-    publish(writer, 2, {~Slot{8}});
-    writer.fail(3, Slots{7}, "why");
+    for (const Slot slot : {Slot(0), Slot(7), Slot(8), Slot(63)}) expect(slot, ids_of(1, slot));
+    publish(writer, 2, {~8});
+    writer.fail(3, unmarked(Slots{7}), "why");
     expect(8, std::vector<int>(shape.row_ids(), -1));
     expect(7, std::vector<int>(shape.row_ids(), -1));
     expect(0, ids_of(1, 0));
@@ -202,9 +203,9 @@ TEST_F(WireTest, H33WeReadPythonsRowsByTheModelsLayers) {
     ++endpoint.dp_rank;
     PythonPeer python(endpoint);
     const auto reader = make_shm_reader(endpoint);
-    for (const Slot slot : {0, 5, 63}) {
+    for (const Slot slot : {Slot(0), Slot(5), Slot(63)}) {
       const std::vector<int> ids = ids_of(1, slot);
-      std::string command = "capture " + std::to_string(slot);
+      std::string command = "capture " + std::to_string(slot.value());
       std::size_t next = 0;
       for (const int layer : shape.moe_layers()) {
         command += " " + std::to_string(layer);
@@ -214,7 +215,7 @@ TEST_F(WireTest, H33WeReadPythonsRowsByTheModelsLayers) {
     }
     expect_unverified(*reader, 1, {0, 5, 63});
     // What we put is where it looks for it.
-    reader->put(2, Slots{6}, test::row_of(shape, 2, 6));
+    reader->put(2, Slots{6}, test::row_of(shape, 2, 6), {});
     expect_unverified(*reader, 2, {6});
     const std::vector<int> first = python.layer(6, shape.moe_layers().front());
     std::vector<int> right = ids_of(2, 6);
@@ -279,7 +280,7 @@ TEST_F(WireTest, EachAccessExcludesPythons) {
   lock.lock();
   EXPECT_EQ(python.ask("try"), "held");
   EXPECT_THROW(publish(writer, 1, {1}), TimeoutError);
-  EXPECT_THROW(writer.fail(1, Slots{1}, "why"), TimeoutError);
+  EXPECT_THROW(writer.fail(1, unmarked(Slots{1}), "why"), TimeoutError);
   EXPECT_THROW(state_of(*reader, 1), TimeoutError);
   lock.unlock();
   // The lock that vLLM takes is exclusive for reads too.
@@ -388,7 +389,7 @@ TEST_F(WireTest, RowsOfAFailedStepAreMissing) {
   ShmWriter writer(endpoint);
   const auto reader = make_shm_reader(endpoint);
   publish(writer, 1, {1, 2, 3});
-  writer.fail(2, Slots{2, ~Slot{3}, 64, -1000}, "why");
+  writer.fail(2, test::Stored{2, ~3, 64, -1000}, "why");
   expect_unverified(*reader, 1, {1});
   EXPECT_EQ(state_of(*reader, 2), RowState::missing);
   EXPECT_EQ(state_of(*reader, 3), RowState::missing);
@@ -399,15 +400,16 @@ TEST_F(WireTest, ABadPublishOrReadChangesNothing) {
   const auto reader = make_shm_reader(endpoint);
   publish(writer, 1, {1, 2});
   EXPECT_THROW(publish(writer, 2, {1, 64}), RangeError);
-  EXPECT_THROW(publish(writer, 2, {1, 2, ~Slot{1}}), ArgumentError);
+  EXPECT_THROW(publish(writer, 2, {1, 2, ~1}), ArgumentError);
   EXPECT_THROW(publish(writer, 2, Slots(9, 1)), RangeError);
-  EXPECT_THROW(writer.publish(2, Slots{1, 2}, rows_of(endpoint.shape, 2, Slots{1})), ArgumentError);
+  EXPECT_THROW(writer.publish(2, unmarked(Slots{1, 2}), rows_of(endpoint.shape, 2, Slots{1})),
+               ArgumentError);
   EXPECT_THROW(publish(writer, 1, {1}), ArgumentError);
   expect_unverified(*reader, 1, {1, 2});
   publish(writer, 2, {2, 1});  // a slot of a refused step is not taken for one that came twice
   EXPECT_THROW(state_of(*reader, 64), RangeError);
   EXPECT_THROW(reader->wait_for(2, kPatience), StateError);
-  EXPECT_EQ(reader->poll(), 0u);
+  EXPECT_EQ(reader->poll(), Step(0));
 }
 
 TEST_F(WireTest, AReaderWaitsForABufferOfItsSize) {

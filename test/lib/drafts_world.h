@@ -26,32 +26,31 @@ class DraftsWorld : public testing::TestWithParam<int> {
  protected:
   DraftsWorld() { admit(1, 2); }
 
-  Blocks blocks_of(std::uint64_t request) const {
+  Blocks blocks_of(RequestId request) const {
     const std::int64_t half = kDraftSlots / GetParam() / 2;
     Blocks blocks;
-    for (BlockId block = half - 1; block >= 0; --block) {
-      blocks.push_back(block + static_cast<BlockId>(request - 1) * half);
-    }
+    const std::int64_t first = request == 1 ? 0 : half;
+    for (std::int64_t i = half - 1; i >= 0; --i) blocks.emplace_back(first + i);
     return blocks;
   }
-  Slot slot_of(std::uint64_t request, std::int64_t position) const {
+  Slot slot_of(RequestId request, std::int64_t position) const {
     const auto index = static_cast<std::size_t>(position / GetParam());
-    return blocks_of(request).at(index) * GetParam() + position % GetParam();
+    return first_slot(blocks_of(request).at(index), GetParam()) + position % GetParam();
   }
-  void admit(std::uint64_t request, std::int64_t num_tokens) {
+  void admit(RequestId request, std::int64_t num_tokens) {
     ledger.admit(
         {.request = request, .num_tokens = num_tokens, .placement = {blocks_of(request), 0}});
   }
 
   // The worker ran the step of this request, which began at this position.
-  void land(Step step, TokenRange positions, std::uint64_t request = 1) {
+  void land(Step step, TokenRange positions, RequestId request = 1) {
     std::vector<std::pair<Slot, std::uint32_t>> rows;
     for (std::int64_t p = positions.start; p < positions.end; ++p) {
-      rows.emplace_back(slot_of(request, p), 100 * step + (p - positions.start));
+      rows.emplace_back(slot_of(request, p), 100 * step.value() + (p - positions.start));
     }
     memory->publish(step, rows);
   }
-  void compute(Step step, TokenRange positions, std::uint64_t request = 1) {
+  void compute(Step step, TokenRange positions, RequestId request = 1) {
     ledger.schedule(step, request, positions);
     land(step, positions, request);
   }

@@ -35,7 +35,9 @@ class LedgerDraftBlocks : public testing::Test {
 
   void land(Step step, const Blocks& blocks) {
     std::vector<std::pair<Slot, std::uint32_t>> rows;
-    for (const BlockId block : blocks) rows.emplace_back(block, 100 * step + block);
+    for (const BlockId block : blocks) {
+      rows.emplace_back(first_slot(block, 1), 100 * step.value() + block.value());
+    }
     memory->publish(step, rows);
   }
   // "2.7" is the row that step 2 wrote to block 7.

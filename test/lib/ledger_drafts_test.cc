@@ -195,7 +195,7 @@ TEST_P(LedgerDrafts, RequestsOfOneRoundMayShareANumber) {
   MovePlan moved = ledger.accept(2, 1, 5, Tokens{0, 2}, 4);
   ledger.schedule(3, 1, {4, 5});
   moved.append(ledger.accept(2, 2, 6, Tokens{0, 3, 1}, 4));
-  EXPECT_EQ(moved.last_step, 2u);
+  EXPECT_EQ(moved.last_step, Step(2));
   EXPECT_EQ(move_rows(reader, moved, kAtOnce), 3u);
   EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 2.2");
   EXPECT_EQ(read(ledger.finish(2, 6)), "1.0 1.1 2.0 2.3 2.1");

@@ -40,7 +40,7 @@ TEST_F(LedgerKeeping, TheRowsOfBothRunsMeet) {
   routes.append(read_rows(reader, plan, kNow));
   EXPECT_EQ(routes.range(), (TokenRange{0, 7}));
   for (std::int64_t p = 0; p < 7; ++p) {
-    const Step step = p < 4 ? 1 : p < 5 ? 2 : p < 6 ? 3 : 4;
+    const Step step(p < 4 ? 1 : p < 5 ? 2 : p < 6 ? 3 : 4);
     EXPECT_EQ(test::number_at(routes, p), number(step, p)) << p;
   }
 }

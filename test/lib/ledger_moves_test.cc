@@ -151,7 +151,7 @@ TEST_F(LedgerMoves, PutsTakeAStepOfTheirOwn) {  // H11
   expect_throw<StateError>([&] { (void)ledger.copy(1, 1, {1, 3}); }, {"step 1", "already"});
   expect_throw<StateError>([&] { (void)ledger.fill(1, 1, {6, 8}); }, {"step 1", "already"});
   EXPECT_EQ(read(ledger.rows_since(1, 0)), "P1 P1 P1 P1 P1 P1");
-  for (const Step step : {2, 3, 4}) {
+  for (const Step step : {Step(2), Step(3), Step(4)}) {
     if (step == 2) (void)ledger.move(step, Moves{{5, 6}});
     if (step == 3) (void)ledger.copy(step, 1, {1, 3});
     if (step == 4) (void)ledger.fill(step, 1, {6, 7});
@@ -159,7 +159,7 @@ TEST_F(LedgerMoves, PutsTakeAStepOfTheirOwn) {  // H11
         [&] {
           ledger.schedule(step, 1, {6, 8});
         },
-        {"step " + std::to_string(step), "a step number of its own"});
+        {"step " + std::to_string(step.value()), "a step number of its own"});
     expect_throw<StateError>([&] { (void)ledger.move(step, Moves{{8, 9}}); }, {"already"});
   }
   ledger.schedule(5, 1, {6, 8});

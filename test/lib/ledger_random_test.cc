@@ -44,8 +44,8 @@ class MemoryWorker final : public Worker {
     oracle_.took_in(0, work.step);
     return true;
   }
-  void accept(Step, std::uint64_t, std::int64_t, std::span<const std::int64_t>) override {}
-  void end_request(std::uint64_t, RequestEnd) override {}
+  void accept(Step, RequestId, std::int64_t, std::span<const std::int64_t>) override {}
+  void end_request(RequestId, RequestEnd) override {}
   void go_on() override {}
 
  private:

@@ -21,7 +21,7 @@ TEST_F(LedgerTest, ReturnsOneRowLessThanTokens) {  // H19
   compute(3, 1, {3, 0}, {5, 6});
   const RowPlan plan = ledger.finish(1, 7);
   EXPECT_EQ(plan.range, (TokenRange{0, 6}));
-  EXPECT_EQ(plan.last_step, 3u);
+  EXPECT_EQ(plan.last_step, Step(3));
   EXPECT_EQ(read(plan), "P1 P1 P1 P2 P2 P3");
 }
 
@@ -136,10 +136,10 @@ TEST_F(LedgerTest, PlansStayRightWithFourStepsInFlight) {  // H11
   admit(1, 4, {1});
   ledger.schedule(1, 1, {0, 4});
   const RowPlan plan = ledger.finish(1, 5);
-  for (Step step = 2; step <= 4; ++step) {
-    admit(step, 1, {1});
-    ledger.schedule(step, step, {0, 1});
-    ledger.abort(step);
+  for (int i = 2; i <= 4; ++i) {
+    admit(RequestId(i), 1, {1});
+    ledger.schedule(Step(i), RequestId(i), {0, 1});
+    ledger.abort(RequestId(i));
   }
   land(1, {1}, {0, 4});
   EXPECT_EQ(read(plan), "P1 P1 P1 P1");
@@ -528,7 +528,7 @@ TEST_F(LedgerRefuses, WritesToSharedBlocks) {  // H9
 }
 
 TEST_F(LedgerRefuses, StepsThatAreNone) {
-  for (const Step step : {Step{0}, Step{1} << 63, ~Step{0}}) {
+  for (const Step step : {Step(0), Step(std::uint64_t{1} << 63), Step::max()}) {
     expect_throw<ArgumentError>([&] { ledger.schedule(step, 1, {6, 7}); }, {"steps are 1 to"});
     expect_throw<ArgumentError>([&] { (void)ledger.fill(step, 1, {6, 7}); }, {"steps are 1 to"});
     expect_throw<ArgumentError>(

@@ -105,8 +105,8 @@ TEST_P(LedgerMisreported, HasNoneIfItBeginsLaterThanReported) {
 TEST_P(LedgerMisreported, MayBeReportedAgainBeforeOrAfter) {
   for (const bool before : {true, false}) {
     SCOPED_TRACE(before);
-    const std::uint64_t request = before ? 1 : 2;
-    const Step step = before ? 2 : 12;
+    const RequestId request(before ? 1 : 2);
+    const Step step(before ? 2 : 12);
     if (!before) {
       admit(2, 2);
       compute(10, {0, 2}, 2);
@@ -172,7 +172,7 @@ class LedgerMovedDrafts : public test::DraftsWorld {
     move(3, 1, 2);
   }
   // To where the blocks of the other half are.
-  void move(Step step, std::uint64_t from, std::uint64_t to) {
+  void move(Step step, RequestId from, RequestId to) {
     std::vector<BlockMove> moves;
     for (std::size_t i = 0; static_cast<int>(i) * GetParam() < 5; ++i) {
       moves.push_back({blocks_of(from)[i], blocks_of(to)[i]});

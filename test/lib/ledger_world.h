@@ -27,10 +27,10 @@ class LedgerWorld : public testing::Test {
   explicit LedgerWorld(Drafts drafts = Drafts::chain) : ledger(16, kBlock, drafts) {}
 
   static std::uint32_t number(Step step, std::int64_t position) {
-    return static_cast<std::uint32_t>(100 * step) + static_cast<std::uint32_t>(position);
+    return static_cast<std::uint32_t>(100 * step.value()) + static_cast<std::uint32_t>(position);
   }
 
-  void admit(std::uint64_t request, std::int64_t num_tokens, const Blocks& blocks,
+  void admit(RequestId request, std::int64_t num_tokens, const Blocks& blocks,
              std::int64_t cached = 0) {
     ledger.admit({.request = request, .num_tokens = num_tokens, .placement = {blocks, cached}});
   }
@@ -39,8 +39,8 @@ class LedgerWorld : public testing::Test {
                                                       TokenRange positions) {
     std::vector<std::pair<Slot, std::uint32_t>> rows;
     for (std::int64_t p = positions.start; p < positions.end; ++p) {
-      const Slot slot = blocks.at(static_cast<std::size_t>(p / kBlock)) * kBlock + p % kBlock;
-      rows.emplace_back(slot, number(step, p));
+      const BlockId block = blocks.at(static_cast<std::size_t>(p / kBlock));
+      rows.emplace_back(first_slot(block, kBlock) + p % kBlock, number(step, p));
     }
     return rows;
   }
@@ -51,7 +51,7 @@ class LedgerWorld : public testing::Test {
   }
 
   // Decided and run.
-  void compute(Step step, std::uint64_t request, const Blocks& blocks, TokenRange positions,
+  void compute(Step step, RequestId request, const Blocks& blocks, TokenRange positions,
                const Blocks& new_blocks = {}) {
     ledger.schedule(step, request, positions, new_blocks);
     land(step, blocks, positions);

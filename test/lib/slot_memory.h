@@ -41,13 +41,13 @@ class SlotMemory final : public SlotReadTransport {
   // --- the worker's side: `step` is over
   void publish(Step step, const std::vector<std::pair<Slot, std::uint32_t>>& rows) {
     for (const auto& [slot, number] : rows) {
-      stamps_.at(static_cast<std::size_t>(slot)) = step;
-      rows_.at(static_cast<std::size_t>(slot)) = number;
+      stamps_.at(static_cast<std::size_t>(slot.value())) = step;
+      rows_.at(static_cast<std::size_t>(slot.value())) = number;
     }
     last_ = step;
   }
   void fail(Step step, const std::vector<Slot>& slots) {
-    for (const Slot slot : slots) stamps_.at(static_cast<std::size_t>(slot)) = 0;
+    for (const Slot slot : slots) stamps_.at(static_cast<std::size_t>(slot.value())) = 0;
     failed_[step] = "a layer was not captured";
     last_ = step;
   }
@@ -57,7 +57,7 @@ class SlotMemory final : public SlotReadTransport {
   std::int64_t num_slots() const override { return static_cast<std::int64_t>(stamps_.size()); }
   Step poll() override { return last_; }
   void wait_for(Step step, Milliseconds) override {
-    if (step > last_) throw TimeoutError("step " + std::to_string(step) + " did not come");
+    if (step > last_) throw TimeoutError("step " + std::to_string(step.value()) + " did not come");
     if (const auto found = failed_.find(step); found != failed_.end()) {
       throw StepFailed(step, found->second);
     }
@@ -70,7 +70,7 @@ class SlotMemory final : public SlotReadTransport {
     }
     ++reads;
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      const auto slot = static_cast<std::size_t>(slots[i]);
+      const auto slot = static_cast<std::size_t>(slots[i].value());
       states[i] = unstamped ? RowState::unverified
                             : row_state(stamps_.at(slot), windows[windows.size() == 1 ? 0 : i]);
       const bool visible = unstamped || states[i] == RowState::present;
@@ -80,8 +80,8 @@ class SlotMemory final : public SlotReadTransport {
   }
   void stamps(std::span<const Slot> slots, std::span<Step> written) override {
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      written[i] =
-          unstamped || keeps_stamps_to_itself ? 0 : stamps_.at(static_cast<std::size_t>(slots[i]));
+      const Step stamp = stamps_.at(static_cast<std::size_t>(slots[i].value()));
+      written[i] = unstamped || keeps_stamps_to_itself ? Step() : stamp;
     }
   }
   std::optional<Lease> lend(std::span<const Slot> slots, std::span<const StepWindow> windows,
@@ -89,18 +89,20 @@ class SlotMemory final : public SlotReadTransport {
                             const std::string& holder) override {
     if (!lends) return std::nullopt;
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      const auto slot = static_cast<std::size_t>(slots[i]);
+      const auto slot = static_cast<std::size_t>(slots[i].value());
       states[i] = row_state(stamps_.at(slot), windows[windows.size() == 1 ? 0 : i]);
       rows[i] = states[i] == RowState::present ? reinterpret_cast<const std::byte*>(&rows_[slot])
                                                : nullptr;
     }
     return leases.lend(holder);
   }
-  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+           std::span<const RowState> states) override {
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      const auto slot = static_cast<std::size_t>(slots[i] < 0 ? ~slots[i] : slots[i]);
+      const auto slot = static_cast<std::size_t>(slots[i].value());
+      const bool given = states.empty() || has_routes(states[i]);
       if (stamps_.at(slot) > step) continue;
-      stamps_.at(slot) = slots[i] < 0 ? 0 : step;
+      stamps_.at(slot) = given ? step : Step();
       std::memcpy(&rows_.at(slot), rows.data() + i * sizeof(std::uint32_t), sizeof(std::uint32_t));
     }
   }

@@ -29,7 +29,7 @@ TEST(Slots, AgreeWithTheFormulaAtEveryPosition) {
   for (int round = 0; round < 200; ++round) {
     const int block_size = static_cast<int>(random() % 20 + 1);
     std::vector<BlockId> blocks(random() % 9 + 1);
-    for (BlockId& block : blocks) block = static_cast<BlockId>(random() % 1'000'000);
+    for (BlockId& block : blocks) block = BlockId(random() % 1'000'000);
     const auto covered = static_cast<std::int64_t>(blocks.size()) * block_size;
     TokenRange range{static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(covered)), 0};
     range.end = range.start + static_cast<std::int64_t>(
@@ -38,7 +38,8 @@ TEST(Slots, AgreeWithTheFormulaAtEveryPosition) {
     ASSERT_EQ(static_cast<std::int64_t>(slots.size()), range.size());
     for (std::int64_t p = range.start; p < range.end; ++p) {
       ASSERT_EQ(slots[static_cast<std::size_t>(p - range.start)],
-                blocks[static_cast<std::size_t>(p / block_size)] * block_size + p % block_size);
+                first_slot(blocks[static_cast<std::size_t>(p / block_size)], block_size) +
+                    p % block_size);
     }
   }
 }
@@ -57,7 +58,7 @@ TEST(Slots, OutsideTheBlocksAreAnErrorBeforeAnythingIsWritten) {
 }
 
 TEST(Slots, BlockIdWhoseSlotsWouldOverflowIsAnError) {
-  const std::vector<BlockId> blocks{std::numeric_limits<BlockId>::max() / 4};
+  const std::vector<BlockId> blocks{BlockId(BlockId::max().value() / 4)};
   expect_throw<RangeError>([&] { slots_of(blocks, 4, {0, 1}); }, {"2305843009213693951"});
 }
 

@@ -25,7 +25,7 @@ class StepRecord : public testing::Test {
   StepRecord() {
     *view.report = {kStep, 4, 4, 0, 0, 0, 0};
     std::fill(view.captured.begin(), view.captured.end(), kStep);
-    std::iota(view.slots.begin(), view.slots.end(), 96);
+    for (int i = 0; i < 4; ++i) view.slots[i] = MarkedSlot(Slot(96 + i));
   }
 
   std::string fault() { return fault_of(view, shape, kStep, kSlots).value_or(""); }
@@ -87,8 +87,8 @@ TEST_F(StepRecord, RefusesMemoryThatCannotHoldIt) {
 
 TEST_F(StepRecord, GoodStepHasNoFault) {
   EXPECT_EQ(fault(), "");
-  view.slots[0] = 0;
-  view.slots[1] = ~Slot{99};  // a missing route
+  view.slots[0] = MarkedSlot(0);
+  view.slots[1] = MarkedSlot::missing(99);
   EXPECT_EQ(fault(), "");
 }
 
@@ -139,9 +139,10 @@ TEST_F(StepRecord, UnknownFaultOrLayerIsStillAFault) {
 }
 
 TEST_F(StepRecord, SlotsAreCheckedOnTheHostToo) {
-  for (const Slot bad : {Slot{100}, ~Slot{100}, std::numeric_limits<Slot>::min()}) {
+  for (const MarkedSlot bad :
+       {MarkedSlot(100), MarkedSlot::missing(100), MarkedSlot(Slot::min())}) {
     view.slots[2] = bad;
-    expect_fault({"row 2", "slot " + std::to_string(bad < 0 ? ~bad : bad), "[0, 100)"});
+    expect_fault({"row 2", "slot " + std::to_string(bad.slot().value()), "[0, 100)"});
   }
 }
 

@@ -268,14 +268,17 @@ class StageMemory final : public SlotReadTransport {
             std::span<RowState> states) override {
     const std::size_t bytes = shape_.row_bytes();
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      std::memcpy(&rows[i * bytes], &rows_[static_cast<std::size_t>(slots[i]) * bytes], bytes);
+      std::memcpy(&rows[i * bytes], &rows_[static_cast<std::size_t>(slots[i].value()) * bytes],
+                  bytes);
     }
     std::ranges::fill(states, RowState::present);
   }
-  void put(Step, std::span<const Slot> slots, std::span<const std::byte> rows) override {
+  void put(Step, std::span<const Slot> slots, std::span<const std::byte> rows,
+           std::span<const RowState>) override {
     const std::size_t bytes = shape_.row_bytes();
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      std::memcpy(&rows_[static_cast<std::size_t>(slots[i]) * bytes], &rows[i * bytes], bytes);
+      std::memcpy(&rows_[static_cast<std::size_t>(slots[i].value()) * bytes], &rows[i * bytes],
+                  bytes);
     }
   }
 
@@ -318,12 +321,13 @@ TEST_P(Weights, OfStagesAreJoinedAndSplit) {
   std::vector<RowState> states(3);
   joined->read(slots, {&window, 1}, rows, states);
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    EXPECT_TRUE(std::ranges::equal(
-        std::span(rows).subspan(i * shape.row_bytes(), shape.row_bytes()), routes.row(slots[i])))
+    EXPECT_TRUE(
+        std::ranges::equal(std::span(rows).subspan(i * shape.row_bytes(), shape.row_bytes()),
+                           routes.row(slots[i].value())))
         << i;
   }
   const Routes others = weighed_routes(shape, {100, 103});
-  joined->put(2, slots, others.bytes());
+  joined->put(2, slots, others.bytes(), {});
   joined->read(slots, {&window, 1}, rows, states);
   EXPECT_TRUE(std::ranges::equal(rows, others.bytes()));
 }

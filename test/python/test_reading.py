@@ -103,10 +103,13 @@ def test_put(pair) -> None:
     row = np.array([[1, 2, 3, 4, 5, 6]], np.uint8)
     reader.put(1, [5], row)
     assert reader.read([5], (1, 1))[0].tolist() == row.tolist()
-    reader.put(2, [~5], row)
+    reader.put(2, [5], row, np.array([RowState.missing], np.uint8))
     assert reader.read([5], np.array([[2, 2]], np.uint64))[1].tolist() == [RowState.missing]
     with pytest.raises(moetap.RangeError):
         reader.put(3, [64], row)
+    for states in (np.zeros(2, np.uint8), np.full(1, 5, np.uint8)):
+        with pytest.raises(moetap.ArgumentError):
+            reader.put(3, [5], row, states)
 
 
 @pytest.mark.parametrize("windows", [None, 3, (1,), (1, -1), ("a", "b"), np.zeros((1, 3), np.uint64),

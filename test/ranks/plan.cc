@@ -99,7 +99,8 @@ Endpoint Plan::engine() const {
 }
 
 std::int64_t Plan::num_tokens(Step step, int dp_rank) const {
-  return 3 + static_cast<std::int64_t>(step * 5 + static_cast<Step>(dp_rank) * 3) % 8;
+  return 3 +
+         static_cast<std::int64_t>(step.value() * 5 + static_cast<std::uint64_t>(dp_rank) * 3) % 8;
 }
 
 std::int64_t Plan::padded_tokens(Step step, int dp_rank) const {
@@ -111,7 +112,7 @@ std::int64_t Plan::padded_tokens(Step step, int dp_rank) const {
 std::vector<Slot> Plan::slots(Step step, int dp_rank) const {
   std::vector<Slot> slots;
   for (std::int64_t i = 0; i < num_tokens(step, dp_rank); ++i) {
-    slots.push_back(static_cast<Slot>(step - 1) * kPadded + i * 5 % kPadded);
+    slots.push_back(Slot((step - Step(1)) * kPadded + i * 5 % kPadded));
   }
   return slots;
 }

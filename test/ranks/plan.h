@@ -25,7 +25,7 @@ struct Plan {
   std::string graph = "none";    // or outside, inside: where the gather is
   std::string weights = "none";  // or float32, bfloat16
   std::string trouble = "none";  // or late, too_late, dies, miscounts: tensor-parallel rank 1 does
-  Step trouble_step = 3;
+  std::uint64_t trouble_step = 3;
   int steps = 9;
   int limit_ms = 60'000;  // of a gather
 

@@ -151,7 +151,7 @@ void Rank::queue_slots(Step step) {
 
 // What this rank believes; one with trouble believes that there is no padding.
 std::vector<std::int64_t> Rank::agreed_parts(Step step) const {
-  const bool miscounts = plan_.trouble == "miscounts" && step == plan_.trouble_step;
+  const bool miscounts = plan_.trouble == "miscounts" && step == Step(plan_.trouble_step);
   if (!miscounts || topology_.tp_rank != 1) return plan_.part_tokens(step, topology_.dp_rank);
   return plan_.split(plan_.num_tokens(step, topology_.dp_rank));
 }
@@ -181,7 +181,7 @@ void Rank::record_graph() {
 }
 
 void Rank::run(Step step) {
-  if (plan_.trouble != "none" && step == plan_.trouble_step && topology_.tp_rank == 1) {
+  if (plan_.trouble != "none" && step == Step(plan_.trouble_step) && topology_.tp_rank == 1) {
     if (plan_.trouble == "dies") {
       stream_->synchronize();  // what it gathered before, the others have
       raise(SIGKILL);

@@ -202,17 +202,17 @@ class BrokenRanks : public Ranks {
   // Runs up to the step that cannot be gathered, and returns what the ranks said.
   std::string run() {
     start();
-    for (Step step = 1; step < plan.trouble_step; ++step) {
+    for (Step step = 1; step < Step(plan.trouble_step); ++step) {
       reader(0).wait_for(step, Milliseconds(60'000));
       expect_rows(0, step, {step, step});
     }
     try {
-      reader(0).wait_for(plan.trouble_step, Milliseconds(60'000));
+      reader(0).wait_for(Step(plan.trouble_step), Milliseconds(60'000));
       ADD_FAILURE() << "a step whose parts were not gathered was published";
     } catch (const StepFailed& failed) {
       EXPECT_NE(failed.reason().find("did not come"), std::string::npos) << failed.reason();
     }
-    expect_missing(0, plan.trouble_step);
+    expect_missing(0, Step(plan.trouble_step));
     expect_rows(0, 1, {1, 1});
     return end();
   }

@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kBlockSize = 8;
 constexpr std::int64_t kPrompt = 3;
-constexpr std::uint64_t kRequest = 7;
+constexpr RequestId kRequest = 7;
+constexpr RequestId kNext = 8;
 
 class ReadmeScheduler : public test::EndpointTest {
  protected:
@@ -53,7 +54,7 @@ class ReadmeScheduler : public test::EndpointTest {
   }
   // The first step is the prompt's, each other one of the token that was sampled before it.
   static TokenRange positions(Step step) {
-    const std::int64_t end = kPrompt + static_cast<std::int64_t>(step) - 1;
+    const std::int64_t end = kPrompt + static_cast<std::int64_t>(step.value()) - 1;
     return {step == 1 ? 0 : end - 1, end};
   }
   void schedule(SchedulersRoutes& scheduler, Step last) const {
@@ -106,11 +107,11 @@ TEST_F(ReadmeScheduler, GoesOnAfterAStepThatDoesNotComeInTime) {
   run(1);
   EXPECT_FALSE(scheduler.finish(kRequest, tokens(2)).has_value());
   run(2);
-  scheduler.start(kRequest + 1, kPrompt, {.blocks = blocks});
-  scheduler.schedule(3, kRequest + 1, positions(1));
-  scheduler.sampled(3, kRequest + 1, kPrompt + 1);
+  scheduler.start(kNext, kPrompt, {.blocks = blocks});
+  scheduler.schedule(3, kNext, positions(1));
+  scheduler.sampled(3, kNext, kPrompt + 1);
   run(3, {0, kPrompt});
-  EXPECT_TRUE(scheduler.finish(kRequest + 1, kPrompt + 1).has_value());
+  EXPECT_TRUE(scheduler.finish(kNext, kPrompt + 1).has_value());
 }
 
 TEST_F(ReadmeScheduler, GoesOnAfterAWorkerThatIsGone) {
@@ -128,9 +129,9 @@ TEST_F(ReadmeScheduler, GoesOnAfterAFullRing) {
   SchedulersRoutes scheduler(endpoint, kBlockSize);
   schedule(scheduler, kSteps);
   for (Step step = 1; step <= kSteps; ++step) run(step);  // nobody takes any in, nor waits
-  EXPECT_EQ(capturer->dropped().count, kSteps - 2);
+  EXPECT_EQ(capturer->dropped().count, kSteps.value() - 2);
   EXPECT_FALSE(scheduler.finish(kRequest, tokens(kSteps)).has_value());
-  EXPECT_EQ(scheduler.reader.dropped().count, kSteps - 2);
+  EXPECT_EQ(scheduler.reader.dropped().count, kSteps.value() - 2);
   EXPECT_EQ(scheduler.reader.dropped().last, kSteps);
 }
 

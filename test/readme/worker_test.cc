@@ -37,7 +37,7 @@ class ReadmeWorker : public test::EndpointTest {
     auto* const ids = host.as<std::int32_t>();
     for (int i = 0; i < kTokens * 2; ++i) ids[i] = ids[8 + i] = i % 2 + 3;
     ids[8] = 16;
-    for (Slot i = 0; i < kTokens; ++i) host.as<Slot>(64)[i] = 7 * i;
+    for (int i = 0; i < kTokens; ++i) host.as<Slot>(64)[i] = Slot(7 * i);
     worker.stream->copy(picks.data(), host.data(), kBytes);
     worker.stream->synchronize();
     return picks;

@@ -47,7 +47,8 @@ void Engine::finish() {
   drop_views();
   require(ledger_.num_wanting() == 0, "{} requests are left in the ledger", ledger_.num_wanting());
   require(pending_.size() == 0, "{} requests' rows are left waiting", pending_.size());
-  for (BlockId id = 0; id < options_.num_blocks; ++id) {
+  for (int i = 0; i < options_.num_blocks; ++i) {
+    const BlockId id(i);
     require(!ledger_.held(id), "block {} is still held", id);
     require(block(id).users == 0, "block {} is still in use", id);
   }

@@ -65,7 +65,7 @@ class Engine {
     Worker& worker;
     std::unique_ptr<SlotReadTransport> reader;
     // If per_request: a request's rows, or nothing if they have not come.
-    std::function<std::optional<Routes>(std::uint64_t, TokenRange)> take{};
+    std::function<std::optional<Routes>(RequestId, TokenRange)> take{};
     BlockStore* store = nullptr;
     std::map<std::vector<int>, RowRefs>* stored = nullptr;  // what is in it
     std::function<void(Continuation)> go_on_elsewhere{};
@@ -94,7 +94,7 @@ class Engine {
     bool over = false;
   };
   struct Request {
-    std::uint64_t id = 0;
+    RequestId id = 0;
     std::vector<int> tokens;  // that stand
     std::int64_t most = 0;    // tokens, then it is finished
     std::int64_t start = 0;
@@ -114,7 +114,7 @@ class Engine {
     std::int64_t unkept = 0;       // rows below that were not are of no run that counts
   };
   struct Work {  // of one request in one step
-    std::uint64_t request = 0;
+    RequestId request = 0;
     std::shared_ptr<Run> run;
     std::vector<BlockId> blocks;  // as they were
     TokenRange positions;         // as the scheduler believes
@@ -161,7 +161,8 @@ class Engine {
   std::int64_t draw(std::int64_t most) { return dice_.draw(most); }
   bool chance(int percent) { return dice_.chance(percent); }
   static Slot slot_of(const std::vector<BlockId>& blocks, std::int64_t position) {
-    return blocks.at(static_cast<std::size_t>(position / kBlock)) * kBlock + position % kBlock;
+    const BlockId block = blocks.at(static_cast<std::size_t>(position / kBlock));
+    return first_slot(block, kBlock) + position % kBlock;
   }
   // Up to where the ledger was told of rows.
   static std::int64_t known(const Request& request) { return request.computed - request.elsewhere; }
@@ -169,7 +170,7 @@ class Engine {
   static std::int64_t size(const std::vector<T>& tokens) {
     return static_cast<std::int64_t>(tokens.size());
   }
-  Block& block(BlockId id) { return blocks_.at(static_cast<std::size_t>(id)); }
+  Block& block(BlockId id) { return blocks_.at(static_cast<std::size_t>(id.value())); }
   // Repeats try_it() until it is true, letting things go on; a deadlock is a failure.
   template <class Try>
   void until(const char* what, Try&& try_it);
@@ -182,7 +183,7 @@ class Engine {
   void finish(Request& request);
   void abort(Request& request);
   void end(Request& request);
-  void end_in_worker(std::uint64_t request, RequestEnd how);
+  void end_in_worker(RequestId request, RequestEnd how);
   void tell_worker(std::function<void()> told);
   void schedule();
   Work next_work(const Request& request);
@@ -256,16 +257,16 @@ class Engine {
   Worker& worker_;
   BlockStore* store_;
   std::map<std::vector<int>, RowRefs>* stored_;
-  std::function<std::optional<Routes>(std::uint64_t, TokenRange)> take_;
+  std::function<std::optional<Routes>(RequestId, TokenRange)> take_;
   std::function<void(Continuation)> go_on_elsewhere_;
   Ledger ledger_;
   Reader reader_;
   PendingRows pending_;
 
-  std::map<std::uint64_t, Request> requests_;
+  std::map<RequestId, Request> requests_;
   std::deque<Continuation> waiting_;
   std::deque<InFlight> in_flight_;
-  std::set<std::uint64_t> scheduled_;  // in the step that is being made
+  std::set<RequestId> scheduled_;  // in the step that is being made
   std::vector<Block> blocks_;
   std::map<std::vector<int>, BlockId> cache_;
   std::deque<Put> puts_;

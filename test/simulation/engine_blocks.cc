@@ -82,7 +82,8 @@ bool Engine::usable(BlockId id) {
 // Any that is not cached, else the one of the cache that was used longest ago.
 std::optional<BlockId> Engine::take_block() {
   std::vector<BlockId> free;
-  for (BlockId id = 0; id < options_.num_blocks; ++id) {
+  for (int i = 0; i < options_.num_blocks; ++i) {
+    const BlockId id(i);
     if (block(id).key.empty() && block(id).users == 0 && usable(id)) free.push_back(id);
   }
   if (free.empty()) {
@@ -97,7 +98,7 @@ std::optional<BlockId> Engine::take_block() {
   ++block(id).users;
   block(id).used = ++uses_;
   block(id).moved = 0;
-  for (Slot slot = id * kBlock; slot < (id + 1) * kBlock; ++slot)
+  for (Slot slot = first_slot(id, kBlock); slot < first_slot(id, kBlock) + kBlock; ++slot)
     at(oracle_.belongs, slot) = nullptr;
   return id;
 }
@@ -159,7 +160,8 @@ void Engine::fill(Request& request) {
 void Engine::move() {
   before_put();
   std::vector<BlockId> sources;
-  for (BlockId id = 0; id < options_.num_blocks; ++id) {
+  for (int i = 0; i < options_.num_blocks; ++i) {
+    const BlockId id(i);
     if (block(id).users > 0 || !block(id).key.empty()) sources.push_back(id);
   }
   if (options_.trees && !in_flight_.empty() && chance(50)) sources = blocks_of_drafts();
@@ -190,7 +192,7 @@ void Engine::move() {
   const std::vector<Block> before = blocks_;
   for (const BlockMove& move : moves) block(move.from) = {};
   for (const BlockMove& move : moves) {
-    block(move.to) = before[static_cast<std::size_t>(move.from)];
+    block(move.to) = before[static_cast<std::size_t>(move.from.value())];
     if (!block(move.to).key.empty()) cache_[block(move.to).key] = move.to;
   }
   carry(std::move(plan), moves, nullptr);
@@ -221,20 +223,20 @@ void Engine::carry(MovePlan plan, const std::vector<BlockMove>& moves, Request* 
   RowRefs belongs = oracle_.belongs;
   std::vector<Slot> from_slots;
   for (const auto& [from, to] : moves) {
-    for (Slot offset = 0; offset < kBlock; ++offset) {
-      if (!only) at(belongs, from * kBlock + offset) = nullptr;
+    for (int offset = 0; offset < kBlock; ++offset) {
+      if (!only) at(belongs, first_slot(from, kBlock) + offset) = nullptr;
     }
   }
   for (const auto& [from, to] : moves) {
-    for (Slot offset = 0; offset < kBlock; ++offset) {
-      RowRef row = at(oracle_.belongs, from * kBlock + offset);
+    for (int offset = 0; offset < kBlock; ++offset) {
+      RowRef row = at(oracle_.belongs, first_slot(from, kBlock) + offset);
       if (row && row->step > flushed_) {
         put.before.push_back(row);
         row = renewed[row] = oracle_.move(row, plan.step);
         put.after.push_back(row);
-        from_slots.push_back(from * kBlock + offset);
+        from_slots.push_back(first_slot(from, kBlock) + offset);
       }
-      at(belongs, to * kBlock + offset) = row;
+      at(belongs, first_slot(to, kBlock) + offset) = row;
     }
   }
   oracle_.belongs = std::move(belongs);
@@ -321,7 +323,7 @@ void Engine::forget() {
   if (block(id).users > 0) return;
   ledger_.forget(std::vector{id});
   uncache(id);
-  for (Slot slot = id * kBlock; slot < (id + 1) * kBlock; ++slot)
+  for (Slot slot = first_slot(id, kBlock); slot < first_slot(id, kBlock) + kBlock; ++slot)
     at(oracle_.belongs, slot) = nullptr;
   ++counts_[Event::forgotten];
 }

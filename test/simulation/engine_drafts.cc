@@ -105,14 +105,14 @@ std::vector<BlockId> Engine::blocks_of_drafts() {
   for (const Work& work : in_flight_.front().work) {
     if (work.run->over || work.prefill) continue;
     const Request& request = requests_.at(work.request);
-    found.insert(slot_of(request.blocks, work.positions.end - 1) / kBlock);
+    found.insert(request.blocks.at(static_cast<std::size_t>((work.positions.end - 1) / kBlock)));
   }
   return {found.begin(), found.end()};
 }
 
 bool Engine::moved_since(const Request& request, TokenRange positions, Step step) {
   for (std::int64_t p = positions.start; p < positions.end; ++p) {
-    if (block(slot_of(request.blocks, p) / kBlock).moved > step) return true;
+    if (block(request.blocks.at(static_cast<std::size_t>(p / kBlock))).moved > step) return true;
   }
   return false;
 }

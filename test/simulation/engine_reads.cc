@@ -42,7 +42,7 @@ Oracle::Expected Engine::expect(const Request& request, TokenRange range) const 
 
 Oracle::Expected Engine::expect_block(BlockId id) const {
   Oracle::Expected expected{{}, {}, flushed_};
-  for (Slot slot = id * kBlock; slot < (id + 1) * kBlock; ++slot) {
+  for (Slot slot = first_slot(id, kBlock); slot < first_slot(id, kBlock) + kBlock; ++slot) {
     expected.slots.push_back(slot);
     expected.rows.push_back(at(oracle_.belongs, slot));
   }

@@ -9,7 +9,7 @@ namespace moetap::simulation {
 // Few tokens and few lengths, so that many requests begin alike.
 void Engine::arrive() {
   Request request;
-  request.id = ++requests_so_far_;
+  request.id = RequestId(++requests_so_far_);
   const std::int64_t prompt = 1 + draw(17);
   for (std::int64_t i = 0; i < prompt; ++i) {
     request.tokens.push_back(i < 12 && chance(97) ? 0 : static_cast<int>(draw(1)));
@@ -24,7 +24,7 @@ void Engine::arrive() {
 // Its keys and values come along, its rows do not.
 bool Engine::arrive_from_elsewhere(const Continuation& continuation) {
   Request request;
-  request.id = ++requests_so_far_;
+  request.id = RequestId(++requests_so_far_);
   request.tokens = continuation.tokens;
   request.most = size(request.tokens) + 1 + draw(8);
   request.start = continuation.rows.range().end;
@@ -127,7 +127,7 @@ void Engine::end(Request& request) {
 }
 
 // The worker hears of it behind the steps that are in flight.
-void Engine::end_in_worker(std::uint64_t request, RequestEnd how) {
+void Engine::end_in_worker(RequestId request, RequestEnd how) {
   tell_worker([this, request, how] { worker_.end_request(request, how); });
 }
 

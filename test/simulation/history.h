@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "lib/internal/number_format.h"
+
 namespace moetap::simulation {
 
 // Something that must not happen did.

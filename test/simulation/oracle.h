@@ -30,6 +30,8 @@ inline RowRef& at(RowRefs& rows, std::int64_t i) { return rows[static_cast<std::
 inline const RowRef& at(const RowRefs& rows, std::int64_t i) {
   return rows[static_cast<std::size_t>(i)];
 }
+inline RowRef& at(RowRefs& rows, Slot slot) { return at(rows, slot.value()); }
+inline const RowRef& at(const RowRefs& rows, Slot slot) { return at(rows, slot.value()); }
 
 // The router: a pure function of a row's number.
 struct Router {

@@ -47,11 +47,11 @@ class Simulation::Replica final : public Worker {
     for (const auto& stage : stages_) done = stage->run(step) && done;
     return done;
   }
-  void accept(Step step, std::uint64_t request, std::int64_t num_tokens,
+  void accept(Step step, RequestId request, std::int64_t num_tokens,
               std::span<const std::int64_t> accepted) override {
     for (const auto& stage : stages_) stage->accept(step, request, num_tokens, accepted);
   }
-  void end_request(std::uint64_t request, RequestEnd how) override {
+  void end_request(RequestId request, RequestEnd how) override {
     for (const auto& stage : stages_) stage->end_request(request, how);
   }
   void go_on() override {
@@ -146,7 +146,7 @@ Simulation::Replica::Replica(Simulation& s, int rank) : simulation_(s) {
   if (options.per_request) {
     auto reader = std::make_unique<RequestWitness>(make_request_reader(options_.front().endpoint),
                                                    options.num_blocks * kBlock, *oracle_);
-    parts.take = [by_request = reader.get()](std::uint64_t request, TokenRange range) {
+    parts.take = [by_request = reader.get()](RequestId request, TokenRange range) {
       return by_request->take(request, range);
     };
     parts.reader = std::move(reader);

@@ -220,7 +220,7 @@ void Stage::make_picks(const StepWork& work) {
   }
   spoil_pick();
   if (open_->trouble == Trouble::bad_slot) {
-    slots[open_->spoiled] = dice_.chance(50) ? -1 : options_.endpoint.num_slots;
+    slots[open_->spoiled] = Slot(dice_.chance(50) ? -1 : options_.endpoint.num_slots);
   }
   copy_in(device_picks_, picks_.data(), picks_.size());
   copy_in(device_slots_, slots.data(), slots.size() * sizeof(Slot));

@@ -48,11 +48,11 @@ class Stage {
 
   // As Worker::run, for the layers of this stage.
   bool run(const StepWork& step);
-  void accept(Step step, std::uint64_t request, std::int64_t num_tokens,
+  void accept(Step step, RequestId request, std::int64_t num_tokens,
               std::span<const std::int64_t> accepted) {
     capturer_.accept(step, request, num_tokens, accepted);
   }
-  void end_request(std::uint64_t request, RequestEnd how) { capturer_.end_request(request, how); }
+  void end_request(RequestId request, RequestEnd how) { capturer_.end_request(request, how); }
   // Lets a worker that keeps rows by request get on with it.
   void go_on();
   // Holds the stage's stream back, or lets it go.

@@ -52,9 +52,10 @@ std::optional<Lease> Witness::lend(std::span<const Slot> slots, std::span<const 
   return reader_->lend(slots, windows, rows, states, holder);
 }
 
-void Witness::put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) {
+void Witness::put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+                  std::span<const RowState> states) {
   look();
-  reader_->put(step, slots, rows);
+  reader_->put(step, slots, rows, states);
 }
 
 Step RequestWitness::poll() {
@@ -68,11 +69,12 @@ void RequestWitness::read(std::span<const Slot>, std::span<const StepWindow>, st
   throw Failure("rows by slot of a worker that keeps them by request");
 }
 
-void RequestWitness::put(Step, std::span<const Slot>, std::span<const std::byte>) {
+void RequestWitness::put(Step, std::span<const Slot>, std::span<const std::byte>,
+                         std::span<const RowState>) {
   throw Failure("a put to a worker that keeps rows by request");
 }
 
-std::optional<Routes> RequestWitness::take(std::uint64_t request, TokenRange range) {
+std::optional<Routes> RequestWitness::take(RequestId request, TokenRange range) {
   Routes routes(shape(), range);
   try {
     reader_->take(request, range, routes.bytes(), routes.states(), Milliseconds(0));

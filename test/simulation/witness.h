@@ -30,7 +30,8 @@ class Witness final : public SlotReadTransport {
   std::optional<Lease> lend(std::span<const Slot> slots, std::span<const StepWindow> windows,
                             std::span<const std::byte*> rows, std::span<RowState> states,
                             const std::string& holder) override;
-  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override;
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+           std::span<const RowState> states) override;
 
   bool worker_alive() override { return reader_->worker_alive(); }
   DroppedSteps dropped() override { return reader_->dropped(); }
@@ -61,10 +62,11 @@ class RequestWitness final : public SlotReadTransport {
   void wait_for(Step step, Milliseconds limit) override { reader_->wait_for(step, limit); }
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override;
-  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) override;
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+           std::span<const RowState> states) override;
 
   // Nothing if they have not come.
-  std::optional<Routes> take(std::uint64_t request, TokenRange range);
+  std::optional<Routes> take(RequestId request, TokenRange range);
 
  private:
   std::unique_ptr<RequestReadTransport> reader_;

@@ -26,10 +26,10 @@ class Worker {
   // the same one.
   virtual bool run(const StepWork& step) = 0;
   // As Capturer::accept; matters to a worker that keeps rows by request.
-  virtual void accept(Step step, std::uint64_t request, std::int64_t num_tokens,
+  virtual void accept(Step step, RequestId request, std::int64_t num_tokens,
                       std::span<const std::int64_t> accepted) = 0;
   // The request is over behind all steps so far; matters to a worker that keeps rows by request.
-  virtual void end_request(std::uint64_t request, RequestEnd how) = 0;
+  virtual void end_request(RequestId request, RequestEnd how) = 0;
   // Some time passes.
   virtual void go_on() = 0;
 };

@@ -107,7 +107,7 @@ TEST_F(Dump, WritesWeightsToAFileOfTheirOwn) {
     EXPECT_EQ(result.json()["weights"], weight_type_name(type));
     const Routes routes = from_npy(content(file), content(weights_file), endpoint.shape, 1);
     for (Slot slot = 1; slot <= 3; ++slot) {
-      const auto row = routes.row(slot);
+      const auto row = routes.row(slot.value());
       EXPECT_EQ(std::vector<std::byte>(row.begin(), row.end()),
                 test::row_of(endpoint.shape, 1, slot));
     }
@@ -175,11 +175,11 @@ class DumpOfPutRows : public Dump {
         : process_([&] {
             const auto reader = make_shm_reader(endpoint);
             Slots slots(static_cast<std::size_t>(endpoint.num_slots));
-            std::iota(slots.begin(), slots.end(), 0);
+            std::iota(slots.begin(), slots.end(), Slot(0));
             std::vector<std::byte> rows(slots.size() * endpoint.shape.row_bytes());
             for (Step step = 2;; ++step) {
-              std::ranges::fill(rows, static_cast<std::byte>(step));
-              reader->put(step, slots, rows);
+              std::ranges::fill(rows, static_cast<std::byte>(step.value()));
+              reader->put(step, slots, rows, {});
               if (step == 2) put_.raise();
             }
           }) {
@@ -281,7 +281,7 @@ TEST_F(Dump, OfRowsThatSomebodyOverwroteIsStatus4) {  // H20, H32
   const std::vector<std::byte> foreign(endpoint.shape.row_bytes(), std::byte{200});
   Step step = 2;
   for (const auto& row : {zeros, foreign}) {
-    make_shm_reader(endpoint)->put(step++, Slots{2}, row);
+    make_shm_reader(endpoint)->put(step++, Slots{2}, row, {});
     const Result result = dump("1-2");
     EXPECT_EQ(result.status, 4) << result.output;
     EXPECT_TRUE(contains(result.output, "slot 2")) << result.output;

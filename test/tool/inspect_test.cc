@@ -131,7 +131,8 @@ TEST_F(Inspect, ShowsFailedStepsWithoutWhatATerminalActsOn) {
 
 TEST_F(Inspect, ShowsARingAndTakesNothingOutOfIt) {
   ChannelProducer producer(endpoint);
-  for (const Step step : {1, 2, 3}) test::send_step(producer, endpoint.shape, step, Slots{1});
+  for (const Step step : {Step(1), Step(2), Step(3)})
+    test::send_step(producer, endpoint.shape, step, Slots{1});
   auto found = inspected(ring_name(endpoint));
   EXPECT_EQ(found["kind"], "ring");
   EXPECT_EQ(found["owner_pid"], getpid());
@@ -142,7 +143,7 @@ TEST_F(Inspect, ShowsARingAndTakesNothingOutOfIt) {
 
   const auto reader = make_device_reader(endpoint);
   EXPECT_EQ(inspected(ring_name(endpoint))["reader_pid"], getpid());
-  EXPECT_EQ(reader->poll(), 3u);
+  EXPECT_EQ(reader->poll(), Step(3));
   found = inspected(ring_name(endpoint));
   EXPECT_EQ(found["waiting"], 0);
   EXPECT_EQ(found["last_step"], 3);

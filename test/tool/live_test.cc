@@ -70,7 +70,7 @@ TEST_F(Live, ARingAtWorkIsNeverCalledDamaged) {
         ASSERT_EQ(watched.look().problem, "");
       }
     }
-    EXPECT_GT(last, 0u);
+    EXPECT_GT(last, Step(0));
     worker.kill();
     scheduler.kill();
   }
@@ -85,12 +85,12 @@ TEST_F(Live, OfManyNewRowsSomeAreReadFromAllOver) {
   for (const auto& [rows, least] :
        {std::pair{100, 100}, {2048, 2048}, {2049, 1024}, {9000, 1024}}) {
     Slots slots(static_cast<std::size_t>(rows));
-    std::iota(slots.begin(), slots.end(), 0);
+    std::iota(slots.begin(), slots.end(), Slot(0));
     // The second half's rows hold experts of their own.
     std::vector<std::byte> bytes(slots.size() * endpoint.shape.row_bytes(), std::byte{1});
     std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(bytes.size() / 2), bytes.end(),
               std::byte{2});
-    writer.publish(++step, slots, bytes);
+    writer.publish(++step, unmarked(slots), bytes);
     const tool::Activity activity = watched.look();
     EXPECT_EQ(activity.problem, "");
     EXPECT_EQ(activity.rows, static_cast<std::uint64_t>(rows));

@@ -125,7 +125,7 @@ class ToolTest : public ShmTest {
             Step step = 0;
             for (const Slots& slots : steps) {
               ++step;
-              writer.publish(step, slots, rows_of(endpoint.shape, step, slots));
+              writer.publish(step, unmarked(slots), rows_of(endpoint.shape, step, slots));
             }
             published_.raise();
             pause();

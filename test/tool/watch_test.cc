@@ -29,8 +29,9 @@ class Watch : public test::ToolTest {
         : process_([&] {
             ShmWriter writer(endpoint);
             for (Step step = 1;; ++step) {
-              const Slots slots{static_cast<Slot>(step % 60), static_cast<Slot>(step % 60) + 1};
-              writer.publish(step, slots, test::rows_of(endpoint.shape, step, slots));
+              const Slot slot(step.value() % 60);
+              const Slots slots{slot, slot + 1};
+              writer.publish(step, unmarked(slots), test::rows_of(endpoint.shape, step, slots));
               if (step == 1) started_.raise();
               usleep(500);
             }

@@ -119,11 +119,11 @@ class MOETAP_API Capturer {
   void finalize(Step step, Milliseconds limit) { transport_->finalize(step, limit); }
   // See Transport::dropped and Transport::end_request.
   DroppedSteps dropped() const { return transport_->dropped(); }
-  void accept(Step step, std::uint64_t request, std::int64_t num_tokens,
+  void accept(Step step, RequestId request, std::int64_t num_tokens,
               std::span<const std::int64_t> accepted) {
     transport_->accept(step, request, num_tokens, accepted);
   }
-  void end_request(std::uint64_t request, RequestEnd how) { transport_->end_request(request, how); }
+  void end_request(RequestId request, RequestEnd how) { transport_->end_request(request, how); }
 
  private:
   friend class GraphGuard;

@@ -64,12 +64,12 @@ class MOETAP_API Transport {
   // ArgumentError if an accepted token is not given or given twice, or if a token before the drafts
   // is not in its place. RangeError if the span has no such token. StateError if a token moves, but
   // the step has no declared drafts of the request. An error changes nothing.
-  virtual void accept(Step /*step*/, std::uint64_t /*request*/, std::int64_t /*num_tokens*/,
+  virtual void accept(Step /*step*/, RequestId /*request*/, std::int64_t /*num_tokens*/,
                       std::span<const std::int64_t> /*accepted*/) {}
 
   // The engine no longer runs this request. Only relevant where rows are kept per request. A
   // finished request of which no published step wanted a token hands over nothing.
-  virtual void end_request(std::uint64_t /*request*/, RequestEnd /*how*/) {}
+  virtual void end_request(RequestId /*request*/, RequestEnd /*how*/) {}
 
   // take_failures(): the failures found since the last call, in that order. Only the latest 64 are
   // kept. Allocates only if there are any. num_failed(): the number of failures ever.

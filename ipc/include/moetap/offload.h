@@ -24,8 +24,7 @@ MOETAP_API bool store_block(BlockStore& store, const BlockKey& key, const Ledger
 // of a block. StateError and RangeError as Ledger::fill. After a TimeoutError none of these rows is
 // present: they are missing, or stale where the block has rows of an earlier owner.
 MOETAP_API std::int64_t load_blocks(BlockStore& store, std::span<const BlockKey> keys,
-                                    Ledger& ledger, Reader& reader, Step step,
-                                    std::uint64_t request, std::int64_t position,
-                                    Milliseconds limit);
+                                    Ledger& ledger, Reader& reader, Step step, RequestId request,
+                                    std::int64_t position, Milliseconds limit);
 
 }  // namespace moetap

@@ -22,7 +22,7 @@ class MOETAP_API PendingRows {
   // Adds a request's plan. StateError if the request's rows already wait.
   void add(RowPlan plan);
 
-  bool contains(std::uint64_t request) const { return pending_.contains(request); }
+  bool contains(RequestId request) const { return pending_.contains(request); }
   std::size_t size() const { return pending_.size(); }
 
   // Call it before these blocks get new tokens. Reads the rows of all waiting requests that hold
@@ -32,10 +32,10 @@ class MOETAP_API PendingRows {
 
   // Returns the request's rows, whether read now or early, and removes its plan. StateError if its
   // rows do not wait. After a TimeoutError they still wait.
-  Routes collect(std::uint64_t request, Milliseconds limit);
+  Routes collect(RequestId request, Milliseconds limit);
 
   // Discards the request's plan and rows. StateError as above.
-  void drop(std::uint64_t request);
+  void drop(RequestId request);
 
  private:
   struct Pending {
@@ -43,9 +43,9 @@ class MOETAP_API PendingRows {
     Hold hold;
     std::optional<Routes> taken;
   };
-  using Map = std::unordered_map<std::uint64_t, Pending>;
+  using Map = std::unordered_map<RequestId, Pending>;
 
-  Map::iterator find(std::uint64_t request);
+  Map::iterator find(RequestId request);
 
   Ledger& ledger_;
   Reader& reader_;

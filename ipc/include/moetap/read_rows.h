@@ -31,8 +31,11 @@ MOETAP_API RoutesView view_rows(Reader& reader, const RowPlan& plan, const std::
 // TimeoutError as above, before anything is changed.
 MOETAP_API std::size_t move_rows(Reader& reader, const MovePlan& plan, Milliseconds limit);
 
-// Puts `rows`, plan.slots.size() * row_bytes bytes. TimeoutError as above, RangeError for an id
-// that the model does not have, both before anything is changed.
+// Puts `rows`, plan.slots.size() * row_bytes bytes. `states` is as in Reader::put. TimeoutError as
+// above, RangeError for an id that the model does not have, both before anything is changed.
+MOETAP_API void fill_rows(Reader& reader, const FillPlan& plan, std::span<const std::byte> rows,
+                          std::span<const RowState> states, Milliseconds limit);
+// As above, with all rows present.
 MOETAP_API void fill_rows(Reader& reader, const FillPlan& plan, std::span<const std::byte> rows,
                           Milliseconds limit);
 

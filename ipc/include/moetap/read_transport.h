@@ -61,7 +61,7 @@ class MOETAP_API SlotReadTransport : public ReadTransport {
   // have no stamps. The answer may change with the next call. A read() with this one step as its
   // window shows whether it did. Sizes and errors as read().
   virtual void stamps(std::span<const Slot> /*slots*/, std::span<Step> written) {
-    std::ranges::fill(written, Step{0});
+    std::ranges::fill(written, Step());
   }
 
   // As read(), but without a copy: rows[i] points at the row of slots[i], or is null if the row is
@@ -77,13 +77,15 @@ class MOETAP_API SlotReadTransport : public ReadTransport {
   }
 
   // Stores rows[i] as the row of slots[i], with the stamp `step`. `step` is a number of its own,
-  // which no forward pass has, so that an older window does not accept the row. A row whose slot is
-  // given as ~slot becomes missing. A slot with a row of a later step keeps that row (except where
-  // there are no stamps), so that a late put does no harm. Errors are thrown before anything is
-  // changed. RangeError for a slot outside [0, num_slots). ArgumentError for a slot that is given
-  // twice, for step 0, and for sizes that do not match. The rows' bytes are not checked here, but
-  // in Reader::put().
-  virtual void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows) = 0;
+  // which no forward pass has, so that an older window does not accept the row. `states` has the
+  // rows' states as read, or is empty: all are present. A row whose state is not present becomes
+  // missing, whatever its bytes; an unverified one is stored. A slot with a row of a later step
+  // keeps that row (except where there are no stamps), so that a late put does no harm. Errors are
+  // thrown before anything is changed. RangeError for a slot outside [0, num_slots). ArgumentError
+  // for a slot that is given twice, for step 0, and for sizes that do not match. The rows' bytes
+  // are not checked here, but in Reader::put().
+  virtual void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+                   std::span<const RowState> states) = 0;
 };
 
 // Rows by request, from a worker that keeps them per request and hands them over at the end.
@@ -97,7 +99,7 @@ class MOETAP_API RequestReadTransport : public ReadTransport {
   // Give the end of the request's rows as range.end, one below its number of tokens. If it lies
   // within the last computed span, tokens of that span were rejected. Unless the worker knows its
   // drafts (RequestSpan::num_drafts, Drafts::chain), only the span's first token then has a row.
-  virtual void take(std::uint64_t request, TokenRange range, std::span<std::byte> rows,
+  virtual void take(RequestId request, TokenRange range, std::span<std::byte> rows,
                     std::span<RowState> states, Milliseconds limit) = 0;
 };
 

@@ -60,9 +60,10 @@ class MOETAP_API Reader {
 
   // See SlotReadTransport::put. Also checks the rows, before anything is changed. RangeError for an
   // id that the model does not have. ArgumentError for an id that is twice in a layer, and for
-  // bytes other than 0 between ids and weights. The bytes of a row that is given as ~slot are not
+  // bytes other than 0 between ids and weights. The bytes of a row that becomes missing are not
   // checked.
-  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows);
+  void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,
+           std::span<const RowState> states = {});
 
   // Rows of positions [range.start, range.end) of a sequence that owns `blocks`. `windows` has one
   // element for all blocks, or one for each block. A sequence of S tokens has S-1 rows: the last
@@ -89,7 +90,7 @@ class MOETAP_API RequestReader {
   DroppedSteps dropped() { return transport_->dropped(); }
 
   // See RequestReadTransport::take.
-  Routes take(std::uint64_t request, TokenRange range, Milliseconds limit);
+  Routes take(RequestId request, TokenRange range, Milliseconds limit);
 
  private:
   std::unique_ptr<RequestReadTransport> transport_;

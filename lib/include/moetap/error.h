@@ -87,7 +87,7 @@ class MOETAP_API OwnedError : public detail::ErrorAs<std::runtime_error> {
 class MOETAP_API StepFailed : public detail::ErrorAs<std::runtime_error> {
  public:
   StepFailed(Step step, std::string reason)
-      : ErrorAs("step " + std::to_string(step) + " failed: " + reason),
+      : ErrorAs("step " + std::to_string(step.value()) + " failed: " + reason),
         step_(step),
         reason_(std::move(reason)) {}
   Step step() const { return step_; }

@@ -24,7 +24,7 @@ struct Placement {
 };
 
 struct Admission {
-  std::uint64_t request = 0;
+  RequestId request = 0;
   std::int64_t num_tokens = 0;  // known tokens: the prompt
   Placement placement{};
   bool wants_rows = true;  // false: nothing is recorded for it, and its rows need not be published
@@ -100,7 +100,7 @@ class MOETAP_API Ledger {
   // - a later step already has the row;
   // - move() or fill() used the step, or used a later one and the step is new to the request;
   // - a new block is held.
-  void schedule(Step step, std::uint64_t request, TokenRange positions,
+  void schedule(Step step, RequestId request, TokenRange positions,
                 std::span<const BlockId> new_blocks = {});
 
   // `step` came back. The request's sequence now has `num_tokens` accepted tokens: the prompt and
@@ -111,7 +111,7 @@ class MOETAP_API Ledger {
   // before it: its start is not known. ArgumentError for fewer tokens than the request is known to
   // have. StateError if drafts were accepted and Drafts::chain was not declared: say which, with
   // the next overload.
-  void accept(Step step, std::uint64_t request, std::int64_t num_tokens);
+  void accept(Step step, RequestId request, std::int64_t num_tokens);
 
   // As above, for a tree: accepted[i] says which token of `step` was accepted for the i-th of its
   // positions (0: the token at the first position). The other tokens have no rows any more. If an
@@ -124,19 +124,19 @@ class MOETAP_API Ledger {
   // draft would move. RangeError if the step has no such token. StateError if the step is not in
   // flight and a token moves, or if a token would move into a block where another request's rows
   // were put as `moved_as`.
-  [[nodiscard]] MovePlan accept(Step step, std::uint64_t request, std::int64_t num_tokens,
+  [[nodiscard]] MovePlan accept(Step step, RequestId request, std::int64_t num_tokens,
                                 std::span<const std::int64_t> accepted, Step moved_as);
 
   // As above with a block size of 1, for an engine that moves no keys and values. Instead the i-th
   // of the step's positions gets the block of token accepted[i]. The blocks of the step's other
   // tokens are given up, and those of later steps in flight move up. ArgumentError for larger
   // blocks.
-  void accept_blocks(Step step, std::uint64_t request, std::int64_t num_tokens,
+  void accept_blocks(Step step, RequestId request, std::int64_t num_tokens,
                      std::span<const std::int64_t> accepted);
 
   // The request lost its blocks and will be computed again. Rows of this run are not returned,
   // except through a prefix hit. StateError if it is already preempted.
-  void preempt(std::uint64_t request);
+  void preempt(RequestId request);
 
   // As preempt(), for a caller that keeps the tokens and log-probabilities that this run sampled.
   // It needs the routes of the same run, as those of the next run may differ. Returns the rows from
@@ -145,9 +145,9 @@ class MOETAP_API Ledger {
   // finish() and abort() return can be appended to them. If nothing was sampled, the plan is empty.
   // Tokens of this run that accept() reports later have no rows after the returned ones. Their own
   // rows were not read, and those of the next run are of other tokens.
-  [[nodiscard]] RowPlan preempt_keeping(std::uint64_t request);
+  [[nodiscard]] RowPlan preempt_keeping(RequestId request);
   // As admit(), for a preempted request.
-  void resume(std::uint64_t request, const Placement& placement);
+  void resume(RequestId request, const Placement& placement);
 
   // Blocks moved, and the requests' block lists follow. `step` is a number of its own, which no
   // forward pass has, greater than all scheduled steps. Move the rows by move_rows() before the
@@ -157,12 +157,12 @@ class MOETAP_API Ledger {
 
   // Copy on write: as move(), but only for this request, which is the copy's only owner. Other
   // requests keep the original. StateError if the request does not have the block.
-  [[nodiscard]] MovePlan copy(Step step, std::uint64_t request, BlockMove move);
+  [[nodiscard]] MovePlan copy(Step step, RequestId request, BlockMove move);
 
   // The request's tokens at these positions were loaded from elsewhere (a KV offload, another
   // engine), with their rows: pass the plan to fill_rows(). `step` is as in move(), blocks are as
   // in schedule(). The plan is empty for a request that does not want rows.
-  [[nodiscard]] FillPlan fill(Step step, std::uint64_t request, TokenRange positions);
+  [[nodiscard]] FillPlan fill(Step step, RequestId request, TokenRange positions);
 
   // The engine evicted these blocks without allocating them anew. Their rows can no longer be hit,
   // and requests that still have them lose them.
@@ -182,16 +182,16 @@ class MOETAP_API Ledger {
   // with `start` as admitted: the last sampled token had no forward pass. Rows that were never
   // scheduled are missing. Empty for a request that does not want rows. ArgumentError if num_tokens
   // <= start; but if preempt_keeping() returned the rows up to there, the plan is empty instead.
-  RowPlan finish(std::uint64_t request, std::int64_t num_tokens);
+  RowPlan finish(RequestId request, std::int64_t num_tokens);
 
   // The request is aborted. Returns the rows that it has, from its start on.
-  RowPlan abort(std::uint64_t request);
+  RowPlan abort(RequestId request);
 
   // The rows that the request has so far, from `start` on. They end at what was scheduled, and at
   // one less than the number of accepted tokens. Continue later from the result's end. RangeError
   // if `start` is beyond the known tokens, or for rows that preempt_keeping() returned. StateError
   // for a request that does not want rows.
-  RowPlan rows_since(std::uint64_t request, std::int64_t start) const;
+  RowPlan rows_since(RequestId request, std::int64_t start) const;
 
   // All rows of a full block, as positions [0, block_size), to be stored under its hash.
   RowPlan block_rows(BlockId block) const;
@@ -203,7 +203,7 @@ class MOETAP_API Ledger {
   // --- which rows matter
   // --------------------------------------------------------------------------
 
-  bool wants_rows(std::uint64_t request) const;
+  bool wants_rows(RequestId request) const;
   // The number of current requests that want rows. While it is 0, no step needs publishing.
   std::int64_t num_wanting() const;
 

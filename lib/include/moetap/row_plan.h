@@ -19,7 +19,7 @@ struct RowPlan {
     RowState state;
   };
 
-  std::uint64_t request = 0;
+  RequestId request = 0;
   TokenRange range;
   std::vector<Slot> slots;          // of the first positions of `range`; later positions are
                                     // missing
@@ -44,8 +44,7 @@ struct MOETAP_API MovePlan {
   void append(const MovePlan& next);
 };
 
-// Rows that are put into `slots` from elsewhere, and have the stamp `step` from then on. To leave a
-// row missing, replace its slot by ~slot.
+// Rows that are put into `slots` from elsewhere, and have the stamp `step` from then on.
 struct FillPlan {
   Step step = 0;
   std::vector<Slot> slots;

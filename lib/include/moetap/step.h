@@ -23,7 +23,7 @@ enum class RankLayout : std::uint8_t {
 // span begins where the accepted tokens end. If that is below the end of a span without declared
 // drafts, only the first token of that span is known to be accepted, and the others have no rows.
 struct RequestSpan {
-  std::uint64_t request = 0;
+  RequestId request = 0;
   std::int64_t position = 0;
   std::int64_t count = 0;
   std::int64_t num_drafts = 0;  // below count: the first token is no draft

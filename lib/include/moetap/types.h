@@ -1,22 +1,65 @@
 // The types that every part of moetap shares: ids, steps, slots, and the states of a row.
 #pragma once
 
+#include <moetap/number.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <span>
 #include <string_view>
 
 namespace moetap {
 
+namespace detail {
+struct StepKind {
+  using Integer = std::uint64_t;
+  static constexpr bool counts = true;
+};
+struct RequestKind {
+  using Integer = std::uint64_t;
+  static constexpr bool counts = false;
+};
+struct SlotKind {
+  using Integer = std::int64_t;
+  static constexpr bool counts = true;
+};
+struct BlockKind {
+  using Integer = std::int64_t;
+  static constexpr bool counts = false;
+};
+}  // namespace detail
+
 // The number of a forward pass. The scheduler numbers them 1, 2, 3 … and never reuses a number. 0
 // means "none".
-using Step = std::uint64_t;
+using Step = Number<detail::StepKind>;
+
+// The engine's number of a request.
+using RequestId = Number<detail::RequestKind>;
 
 // A physical KV-cache position in the anchor group: block_id * block_size + offset.
-using Slot = std::int64_t;
+using Slot = Number<detail::SlotKind>;
 
-using BlockId = std::int64_t;
+// A block of the anchor group's KV cache.
+using BlockId = Number<detail::BlockKind>;
+
+// The slot of the block's first token.
+constexpr Slot first_slot(BlockId block, std::int64_t block_size) {
+  return Slot(block.value() * block_size);
+}
+
+// An engine's arrays of slots and blocks, looked at as such. No copy: the array must outlive the
+// result.
+inline std::span<const Slot> as_slots(std::span<const std::int64_t> slots) {
+  return {reinterpret_cast<const Slot*>(slots.data()), slots.size()};
+}
+inline std::span<const BlockId> as_blocks(std::span<const std::int64_t> blocks) {
+  return {reinterpret_cast<const BlockId*>(blocks.data()), blocks.size()};
+}
+// The same for an array that only the device can read.
+inline const Slot* as_slots(const std::int64_t* slots) {
+  return reinterpret_cast<const Slot*>(slots);
+}
 
 using Milliseconds = std::chrono::milliseconds;
 
@@ -81,12 +124,17 @@ constexpr std::string_view row_state_name(RowState state) {
   return names[static_cast<std::size_t>(state)];
 }
 
+// Whether the bytes of a row in this state are routes.
+constexpr bool has_routes(RowState state) {
+  return state == RowState::present || state == RowState::unverified;
+}
+
 // The steps in which the current owner of a slot can have written it. It goes from the step for
 // which the block was allocated to the last step scheduled for it, both included. An open end
 // accepts what has arrived so far. Only the true last step shows that no write is still to come.
 struct StepWindow {
   Step first = 1;
-  Step last = std::numeric_limits<Step>::max();
+  Step last = Step::max();
   bool operator==(const StepWindow&) const = default;
 };
 
