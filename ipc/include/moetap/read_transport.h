@@ -108,8 +108,8 @@ class MOETAP_API RequestReadTransport : public ReadTransport {
 // MismatchError with both values if the worker's shape or sizes differ.
 
 // Gathers rows from the worker's buffer under the file lock, in bounded pieces. TimeoutError if the
-// lock is not free within endpoint.limit; `rows` and `states` are unspecified then. MismatchError
-// if the buffer's file was removed or replaced while its worker lives.
+// lock is not free within endpoint.limit, MismatchError if the buffer's file was removed or
+// replaced while its worker lives; `rows` and `states` are unspecified then.
 //
 // In the wire layout, rows are `unverified` (with their bytes), or `missing` if all their ids are
 // -1. Any other id that the model does not have is a RangeError. wait_for() is a StateError, as
