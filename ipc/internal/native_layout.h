@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <string>
 
-#include "ipc/internal/file_lock.h"
 #include "ipc/internal/segment.h"
 #include "ipc/internal/wait.h"
 #include "ipc/segment/control.h"
@@ -51,11 +50,6 @@ struct alignas(64) ShmControl {
 
   LongestTimes lock_times;
 };
-
-// The buffer's lock, which is on the segment's own file.
-inline FileLock lock_of(const Segment& buffer) {
-  return {buffer.descriptor(), "/dev/shm" + buffer.name()};
-}
 
 inline std::size_t native_bytes(const Endpoint& endpoint) {
   return sizeof(ShmControl) + SlotBuffer::bytes(endpoint.num_slots, endpoint.shape.row_bytes());

@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 
+#include "ipc/internal/file_lock.h"
+
 namespace boost::interprocess {
 class mapped_region;
 }
@@ -88,5 +90,10 @@ class Segment {
   int fd_ = -1;
   std::unique_ptr<boost::interprocess::mapped_region> region_;  // null: nothing is mapped
 };
+
+// The buffer's lock, which is on the segment's own file. For as long as the segment is open.
+inline FileLock lock_of(const Segment& buffer) {
+  return {buffer.descriptor(), "/dev/shm" + buffer.name()};
+}
 
 }  // namespace moetap

@@ -78,6 +78,7 @@ class WireReader : public SlotReadTransport {
       : endpoint_(endpoint),
         rows_(endpoint.shape),
         segment_(attach_wire(endpoint)),
+        buffer_lock_(lock_of(segment_)),
         lock_(endpoint),
         ids_(reinterpret_cast<WireId*>(segment_.bytes().data())),
         row_(rows_.row_ids()) {
@@ -101,9 +102,10 @@ class WireReader : public SlotReadTransport {
     check_read({endpoint_.num_slots, row_bytes}, slots, windows.size(), rows.size(), states.size());
     const std::size_t most = rows_per_hold(wire_row_bytes(endpoint_.shape));
     for (std::size_t first = 0; first < slots.size();) {
-      const auto held = lock_.hold(endpoint_.limit);
+      WireHold held{lock_.hold(endpoint_.limit), {}};
       MOETAP_POINT("read locked");
       if (attach_again()) first = 0;
+      held.buffer = lock_within(buffer_lock_, endpoint_.limit);
       const std::size_t end = std::min(first + most, slots.size());
       for (std::size_t i = first; i < end; ++i) {
         states[i] = read_row(slots[i], rows.data() + i * row_bytes);
@@ -119,9 +121,10 @@ class WireReader : public SlotReadTransport {
     check_put({endpoint_.num_slots, row_bytes}, step, slots, rows.size(), states.size());
     const std::size_t most = rows_per_hold(wire_row_bytes(endpoint_.shape));
     for (std::size_t first = 0; first < slots.size();) {
-      const auto held = lock_.hold(endpoint_.limit);
+      WireHold held{lock_.hold(endpoint_.limit), {}};
       MOETAP_POINT("put locked");
       if (attach_again()) first = 0;
+      held.buffer = lock_within(buffer_lock_, endpoint_.limit);
       const std::size_t end = std::min(first + most, slots.size());
       for (std::size_t i = first; i < end; ++i) {
         if (states.empty() || has_routes(states[i])) {
@@ -150,6 +153,7 @@ class WireReader : public SlotReadTransport {
     }
     if (segment->bytes().size() != wire_bytes(endpoint_)) throw_other_size(*segment, endpoint_);
     segment_ = std::move(*segment);
+    buffer_lock_ = lock_of(segment_);
     ids_ = reinterpret_cast<WireId*>(segment_.bytes().data());
     return true;
   }
@@ -192,6 +196,7 @@ class WireReader : public SlotReadTransport {
   Endpoint endpoint_;
   WireRows rows_;
   Segment segment_;
+  FileLock buffer_lock_;
   Maker maker_;
   WireLock lock_;
   WireId* ids_;

@@ -17,7 +17,8 @@ std::filesystem::path wire_lock_path(const Endpoint& endpoint);
 // One thread at a time per object. Each access is exclusive, as vLLM's are.
 //
 // A lock file that somebody removes, or replaces, excludes nobody who opens its path from then on.
-// So each access is under the lock of the file that the path refers to now.
+// So each access is under the lock of the file that the path refers to now; and, as that may change
+// during the access, under the one of the buffer too. vLLM processes only know the first.
 class WireLock : GuardedDescriptor, public FileLock {
  public:
   // Opens the file, or creates it with mode 0600; does not follow symbolic links. SystemError.
@@ -32,6 +33,12 @@ class WireLock : GuardedDescriptor, public FileLock {
   std::unique_lock<FileLock> hold(Milliseconds limit);
   // Whether what is held excludes others: false once the file was removed or replaced.
   bool is_current() const;
+};
+
+// What an access holds, taken in this order.
+struct WireHold {
+  std::unique_lock<FileLock> file;
+  std::unique_lock<FileLock> buffer;
 };
 
 }  // namespace moetap

@@ -18,17 +18,24 @@ namespace {
 // Either end may create the buffer, and a vLLM process makes no claim. So under the lock a buffer
 // of the right size is kept, whichever process created it; otherwise it is created anew. Rows that
 // somebody left in it are erased, as a vLLM worker does: nobody knows of which tokens they are.
-Segment create_or_adopt(const std::string& name, std::size_t bytes) {
+// All rows are marked as missing, as the zeros of new memory may be a row of expert 0.
+Segment create_or_adopt(const std::string& name, std::size_t bytes, const WireRows& rows,
+                        Milliseconds limit) {
   Segment segment = Segment::create_or_adopt(name, bytes);
+  FileLock lock = lock_of(segment);
+  const auto held = lock_within(lock, limit);
   if (segment.is_adopted()) std::ranges::fill(segment.bytes(), std::byte{0});
+  const std::span<WireId> ids(reinterpret_cast<WireId*>(segment.bytes().data()),
+                              bytes / sizeof(WireId));
+  for (std::size_t row = 0; row < ids.size(); row += rows.row_ids()) rows.erase(&ids[row]);
   return segment;
 }
 
-Segment create_or_attach(const Endpoint& endpoint, WireLock& lock) {
+Segment create_or_attach(const Endpoint& endpoint, const WireRows& rows, WireLock& lock) {
   MOETAP_POINT("create lock file");
   const auto held = lock.hold(endpoint.limit);
   MOETAP_POINT("create locked");
-  return create_or_adopt(buffer_name(endpoint), wire_bytes(endpoint));
+  return create_or_adopt(buffer_name(endpoint), wire_bytes(endpoint), rows, endpoint.limit);
 }
 
 class WireSink : public ShmSink {
@@ -40,7 +47,8 @@ class WireSink : public ShmSink {
         max_tokens_(endpoint.max_tokens),
         limit_(endpoint.limit),
         lock_(endpoint),
-        segment_(create_or_attach(endpoint, lock_)),
+        segment_(create_or_attach(endpoint, rows_, lock_)),
+        buffer_lock_(lock_of(segment_)),
         ids_(reinterpret_cast<WireId*>(segment_.bytes().data())),
         seen_(
             allocated("the writer, for a bit a slot,", static_cast<std::size_t>(num_slots_) / 8,
@@ -69,10 +77,11 @@ class WireSink : public ShmSink {
   LockTimes lock_times() const override { return times_.read(); }
 
  private:
-  std::unique_lock<FileLock> hold() {
-    auto held = lock_.hold(limit_);
+  WireHold hold() {
+    WireHold held{lock_.hold(limit_), {}};
     MOETAP_POINT("publish locked");
     make_again_if_gone();
+    held.buffer = lock_within(buffer_lock_, limit_);
     return held;
   }
 
@@ -80,7 +89,8 @@ class WireSink : public ShmSink {
   // had open. Readers attach to the new one.
   void make_again_if_gone() {
     if (segment_.has_name()) return;
-    segment_ = create_or_adopt(segment_.name(), segment_.bytes().size());
+    segment_ = create_or_adopt(segment_.name(), segment_.bytes().size(), rows_, limit_);
+    buffer_lock_ = lock_of(segment_);
     ids_ = reinterpret_cast<WireId*>(segment_.bytes().data());
   }
 
@@ -130,6 +140,7 @@ class WireSink : public ShmSink {
   Milliseconds limit_;
   WireLock lock_;
   Segment segment_;
+  FileLock buffer_lock_;
   WireId* ids_;
   std::vector<bool> seen_;
   LongestTimes times_;  // no other process can add to it

@@ -80,5 +80,24 @@ TEST_F(RemovedMeanwhile, H38RowsThatWereReadUnderALockFileThatIsGoneAreReadAgain
   EXPECT_TRUE(std::filesystem::exists(wire_lock_path(endpoint)));
 }
 
+// The writer has the lock of the file that is gone, and the reader that of the new one.
+TEST_F(RemovedMeanwhile, H38NothingIsReadWhileAWriterWritesUnderALockFileThatIsGone) {
+  endpoint.layout = ShmLayout::wire;
+  endpoint.limit = Milliseconds(50);
+  ShmWriter writer(endpoint);
+  const auto reader = make_shm_reader(endpoint);
+  int looked = 0;
+  injection::on_point([&](std::string_view point) {
+    if (point != "publish copying") return;
+    ++looked;
+    std::filesystem::remove(wire_lock_path(endpoint));
+    EXPECT_THROW(state_of(*reader, 1), TimeoutError);
+  });
+  writer.publish(1, unmarked(Slots{1}), rows_of(endpoint.shape, 1, Slots{1}));
+  injection::on_point({});
+  EXPECT_EQ(looked, 1);
+  EXPECT_EQ(state_of(*reader, 1), RowState::unverified);
+}
+
 }  // namespace
 }  // namespace moetap

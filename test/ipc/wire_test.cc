@@ -127,6 +127,13 @@ class WireTest : public test::ShmTest {
   }
 };
 
+// New memory has zeros, and a router that picks one expert may pick expert 0.
+TEST_F(WireTest, ARowThatWasNotWrittenIsMissingAlsoWhereTheRouterPicksOne) {
+  endpoint.shape = ModelShape::uniform(2, 1, 8);
+  ShmWriter writer(endpoint);
+  EXPECT_EQ(state_of(*make_shm_reader(endpoint), 1), RowState::missing);
+}
+
 TEST_F(WireTest, PythonReadsWhatWePublish) {
   for (const int experts : {16, 300}) {  // narrow ids of one and of two bytes
     endpoint.shape = ModelShape::uniform(3, 2, experts);
@@ -137,7 +144,7 @@ TEST_F(WireTest, PythonReadsWhatWePublish) {
     EXPECT_EQ(python.ask("size"), std::to_string(64 * 6 * 4));
     for (const Slot slot : {Slot(0), Slot(7), Slot(8), Slot(9), Slot(63)})
       EXPECT_EQ(python.row(slot), ids_of(1, slot)) << slot;
-    EXPECT_EQ(python.row(1), std::vector<int>(6, 0));
+    EXPECT_EQ(python.row(1), std::vector<int>(6, -1));
     publish(writer, 2, {8, ~9});
     EXPECT_EQ(python.row(8), ids_of(2, 8));
     EXPECT_EQ(python.row(9), std::vector<int>(6, -1));
@@ -256,7 +263,7 @@ TEST_F(WireTest, AWriterAttachesToTheBufferThatPythonMadeAndErasesItsRows) {
   ShmWriter writer(endpoint);
   publish(writer, 1, {5});
   EXPECT_EQ(python.row(5), ids_of(1, 5));
-  EXPECT_EQ(python.row(4), std::vector<int>(6, 0));
+  EXPECT_EQ(python.row(4), std::vector<int>(6, -1));
 }
 
 TEST_F(WireTest, PythonAttachesToTheBufferThatWeMadeAndItsRowsReachOurReader) {
