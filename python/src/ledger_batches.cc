@@ -79,8 +79,7 @@ void accept_many(PyLedger& l, GivenStep step, Ids requests, Ints num_tokens) {
   const auto tokens = num_tokens.get("num_tokens");
   require_sizes(ids.size(), tokens.size(), "num_tokens");
   const auto ledger = l.use();
-  each(ids, nb::none(),
-       [&](std::size_t i) { ledger->accept(step, RequestId(ids[i]), tokens[i]); });
+  each(ids, nb::none(), [&](std::size_t i) { ledger->accept(step, RequestId(ids[i]), tokens[i]); });
 }
 
 nb::list finish_many(PyLedger& l, Ids requests, Ints num_tokens) {

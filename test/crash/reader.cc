@@ -11,8 +11,8 @@
 #include <numeric>
 #include <optional>
 
-#include "test/crash/setup.h"
 #include "lib/internal/number_format.h"
+#include "test/crash/setup.h"
 
 namespace moetap::crash {
 namespace {

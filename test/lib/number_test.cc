@@ -17,28 +17,46 @@ namespace moetap {
 namespace {
 
 template <class A, class B>
-concept Added = requires(A a, B b) { a + b; };
+concept Added = requires(A a, B b) {
+  a + b;
+};
 template <class A, class B>
-concept Subtracted = requires(A a, B b) { a - b; };
+concept Subtracted = requires(A a, B b) {
+  a - b;
+};
 template <class A, class B>
-concept Compared = requires(A a, B b) { a == b; };
+concept Compared = requires(A a, B b) {
+  a == b;
+};
 template <class A, class B>
-concept Ordered = requires(A a, B b) { a < b; };
+concept Ordered = requires(A a, B b) {
+  a < b;
+};
 template <class A>
-concept Counted = requires(A a) { ++a; };
+concept Counted = requires(A a) {
+  ++a;
+};
 template <class A>
-concept Multiplied = requires(A a) { a * 2; };
+concept Multiplied = requires(A a) {
+  a * 2;
+};
 template <class A>
-concept Complemented = requires(A a) { ~a; };
+concept Complemented = requires(A a) {
+  ~a;
+};
 template <class A>
-concept Limited = requires { std::numeric_limits<A>::max(); };
+concept Limited = requires {
+  std::numeric_limits<A>::max();
+};
 
 template <class S, class R>
 concept Scheduled = requires(Ledger ledger, S step, R request) {
   ledger.schedule(step, request, TokenRange{});
 };
 template <class B>
-concept FirstSlot = requires(B block) { first_slot(block, 16); };
+concept FirstSlot = requires(B block) {
+  first_slot(block, 16);
+};
 
 template <class N>
 constexpr bool as_its_integer() {
