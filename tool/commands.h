@@ -38,7 +38,7 @@ struct DumpOptions {
   bool hidden_layers = false;  // rows of all the model's layers
   Step first_step = 1;
   Step last_step = Step::max();
-  std::chrono::milliseconds limit{2000};
+  std::chrono::milliseconds timeout{2000};
   bool json = false;
 };
 ExitStatus dump_command(const DumpOptions& options);

@@ -33,7 +33,7 @@ void read_dead(const SegmentFile& file, const Endpoint& endpoint, std::span<cons
   FileLock lock = file.lock();
   for (std::size_t first = 0; first < slots.size(); first += most) {
     const std::size_t n = std::min(most, slots.size() - first);
-    const auto held = lock_shared_within(lock, endpoint.limit);
+    const auto held = lock_shared_within(lock, endpoint.timeout);
     read_piece(file, endpoint, slots.subspan(first, n), window,
                routes.bytes().subspan(first * row_bytes, n * row_bytes),
                routes.states().subspan(first, n));

@@ -12,7 +12,7 @@
 namespace moetap::tool {
 
 // Its rows and their states, read under the buffer's lock: schedulers may still live and put rows
-// there. MismatchError. TimeoutError if the lock is not free within the endpoint's limit.
+// there. MismatchError. TimeoutError if the lock is not free within the endpoint's timeout.
 void read_dead(const SegmentFile& file, const Endpoint& endpoint, std::span<const Slot> slots,
                StepWindow window, Routes& routes);
 

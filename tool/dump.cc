@@ -55,7 +55,7 @@ Routes read_routes(const SegmentFile& file, Endpoint endpoint, std::span<const S
                    const DumpOptions& options) {
   Routes routes(endpoint.shape, {0, static_cast<std::int64_t>(slots.size())});
   const StepWindow window{options.first_step, options.last_step};
-  endpoint.limit = options.limit;
+  endpoint.timeout = options.timeout;
   if (file.owner_pid() != 0) {
     make_shm_reader(endpoint)->read(slots, {&window, 1}, routes.bytes(), routes.states());
   } else {

@@ -13,7 +13,7 @@ namespace moetap::tool {
 namespace {
 
 // The timeout for the lock: a look that would take longer is skipped.
-constexpr Milliseconds kLimit{100};
+constexpr Milliseconds kTimeout{100};
 
 std::uint32_t id_at(std::span<const std::byte> row, IdType type, std::size_t index) {
   if (type == IdType::uint8) return std::to_integer<std::uint32_t>(row[index]);
@@ -84,7 +84,7 @@ Activity LiveSegment::look() {
 void LiveSegment::look_at_buffer(Activity& activity) {
   if (!reader_) {
     Endpoint endpoint = *endpoint_;
-    endpoint.limit = kLimit;
+    endpoint.timeout = kTimeout;
     reader_ = make_shm_reader(endpoint);
     last_step_ = reader_->poll();  // the first look only sets the starting point
   }

@@ -216,7 +216,7 @@ class Program {
     add_number(sub, "--first-step", dump.first_step, "rows of earlier steps are stale")
         ->default_str("1");
     add_number(sub, "--last-step", dump.last_step, "rows of later steps are clobbered");
-    add_number(sub, "--limit", dump.limit, "milliseconds to wait for the lock", kHour, 0)
+    add_number(sub, "--timeout", dump.timeout, "milliseconds to wait for the lock", kHour, 0)
         ->default_str("2000");
   }
 

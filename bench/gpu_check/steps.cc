@@ -26,8 +26,8 @@ Endpoint endpoint_of(const char* transport) {
           .shape = ModelShape::known(kModel),
           .num_slots = kSlots,
           .max_tokens = kMaxTokens,
-          .limit = std::chrono::minutes(5)};  // for a scheduler's wait for its worker, which starts
-                                              // late
+          .timeout = std::chrono::minutes(5)};  // for a scheduler's wait for its worker, which
+                                                // starts late
 }
 
 Buffer upload(Device& device, Stream& stream, const void* from, std::size_t bytes) {

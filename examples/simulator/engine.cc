@@ -41,7 +41,7 @@ double us_between(std::int64_t began_ns, std::int64_t ended_ns) {
 
 template <class Call>
 auto Engine::patiently(Call&& call) {
-  const auto deadline = std::chrono::steady_clock::now() + limit_;
+  const auto deadline = std::chrono::steady_clock::now() + timeout_;
   for (;;) {
     try {
       return call(kLook);
@@ -59,7 +59,7 @@ Engine::Engine(WorkerProcess& worker, const WorkerConfig& config, const EngineOp
       options_(options),
       scheduler_(scheduler),
       progress_(progress),
-      limit_(config.endpoint.limit),
+      timeout_(config.endpoint.timeout),
       device_(start(config)),
       has_steps_(config.endpoint.layout == moetap::ShmLayout::native),
       clients_(config.endpoint.shape, scheduler.sequences(), options.follow_up),
@@ -69,7 +69,7 @@ Engine::Engine(WorkerProcess& worker, const WorkerConfig& config, const EngineOp
 
 void Engine::attach(WorkerConfig config) {
   // Its end existed when it was ready: a wait of this length means that it is dead.
-  config.endpoint.limit = kWithoutAnswer;
+  config.endpoint.timeout = kWithoutAnswer;
   patiently([&](moetap::Milliseconds) {
     if (config.rows_by_request) {
       by_request_.emplace(moetap::make_request_reader(config.endpoint));
@@ -81,11 +81,11 @@ void Engine::attach(WorkerConfig config) {
   pending_.emplace(scheduler_.ledger(), *reader_);
   if (options_.offload.blocks > 0) {
     offload_.emplace(options_.offload, config.endpoint.shape, config.block_size,
-                     scheduler_.ledger(), *reader_, limit_);
+                     scheduler_.ledger(), *reader_, timeout_);
     scheduler_.set_offload(&*offload_);
   }
   scheduler_.before_reuse([this](std::span<const BlockId> blocks) {
-    patiently([&](moetap::Milliseconds limit) { pending_->take_early(blocks, limit); });
+    patiently([&](moetap::Milliseconds timeout) { pending_->take_early(blocks, timeout); });
   });
 }
 
@@ -144,8 +144,8 @@ void Engine::complete_oldest() {
   published_.pop_front();
   if (published) {
     try {
-      patiently([&](moetap::Milliseconds limit) {
-        by_request_ ? by_request_->wait_for(step, limit) : reader_->wait_for(step, limit);
+      patiently([&](moetap::Milliseconds timeout) {
+        by_request_ ? by_request_->wait_for(step, timeout) : reader_->wait_for(step, timeout);
       });
     } catch (const moetap::StepFailed& failed) {
       fmt::print(stderr, "{}\n", failed.what());  // its rows are missing, which the report counts
@@ -173,7 +173,7 @@ void Engine::stream(Sequence& sequence) {
   if (plan.last_step > completed_) return;  // more of the prompt is in flight
   plan.last_step = 0;
   moetap::RoutesView view = moetap::view_rows(
-      *reader_, plan, fmt::format("the client of request {}", sequence.id), limit_);
+      *reader_, plan, fmt::format("the client of request {}", sequence.id), timeout_);
   clients_.stream(sequence, std::move(view).detach());
 }
 
@@ -219,9 +219,9 @@ moetap::Routes Engine::rows_of(const Unread& unread) {
   const RequestId request = unread.sequence->id;
   const moetap::TokenRange range{unread.sequence->taken, unread.end};
   if (by_request_ && range.size() == 0) return {by_request_->shape(), range};
-  return patiently([&](moetap::Milliseconds limit) {
-    return by_request_ ? by_request_->take(request, range, limit)
-                       : pending_->collect(request, limit);
+  return patiently([&](moetap::Milliseconds timeout) {
+    return by_request_ ? by_request_->take(request, range, timeout)
+                       : pending_->collect(request, timeout);
   });
 }
 

@@ -89,7 +89,7 @@ class Engine {
   EngineOptions options_;
   Scheduler& scheduler_;
   Progress& progress_;
-  moetap::Milliseconds limit_;
+  moetap::Milliseconds timeout_;
   std::string device_;
   std::optional<moetap::RequestReader> by_request_;  // instead of reader_ and pending_
   std::optional<moetap::Reader> reader_;

@@ -30,15 +30,15 @@ std::unique_ptr<moetap::BlockStore> make_store(const OffloadOptions& options,
 }  // namespace
 
 Offload::Offload(const OffloadOptions& options, const moetap::ModelShape& shape, int block_size,
-                 moetap::Ledger& ledger, moetap::Reader& reader, moetap::Milliseconds limit)
+                 moetap::Ledger& ledger, moetap::Reader& reader, moetap::Milliseconds timeout)
     : ledger_(ledger),
       reader_(reader),
-      limit_(limit),
+      timeout_(timeout),
       store_(make_store(options, shape, block_size)) {}
 
 void Offload::store(BlockId block, BlockHash hash) {
   const moetap::BlockKey key = key_of(hash);
-  if (moetap::store_block(*store_, key, ledger_, reader_, block, limit_)) ++stored_;
+  if (moetap::store_block(*store_, key, ledger_, reader_, block, timeout_)) ++stored_;
 }
 
 std::int64_t Offload::hold(std::span<const BlockHash> hashes) {
@@ -52,7 +52,7 @@ std::int64_t Offload::hold(std::span<const BlockHash> hashes) {
 
 void Offload::load(Step step, RequestId request, std::int64_t position) {
   const std::int64_t loaded =
-      moetap::load_blocks(*store_, held_, ledger_, reader_, step, request, position, limit_);
+      moetap::load_blocks(*store_, held_, ledger_, reader_, step, request, position, timeout_);
   if (ledger_.wants_rows(request) && loaded != std::ssize(held_)) {
     throw moetap::StateError(fmt::format("{} of {} offloaded blocks of request {} cannot be read",
                                          std::ssize(held_) - loaded, held_.size(), request));

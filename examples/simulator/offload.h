@@ -27,7 +27,7 @@ class Offload {
  public:
   // A store of the engine's own in memory, or one in a directory.
   Offload(const OffloadOptions& options, const moetap::ModelShape& shape, int block_size,
-          moetap::Ledger& ledger, moetap::Reader& reader, moetap::Milliseconds limit);
+          moetap::Ledger& ledger, moetap::Reader& reader, moetap::Milliseconds timeout);
 
   // A block with this hash is about to get new contents. Stored only if all of its rows are
   // present.
@@ -46,7 +46,7 @@ class Offload {
  private:
   moetap::Ledger& ledger_;
   moetap::Reader& reader_;
-  moetap::Milliseconds limit_;
+  moetap::Milliseconds timeout_;
   std::unique_ptr<moetap::BlockStore> store_;
   std::vector<moetap::BlockKey> held_;
   std::uint64_t stored_ = 0;

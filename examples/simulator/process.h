@@ -25,8 +25,8 @@ class WorkerProcess {
   // These throw a std::runtime_error with the worker's own error text, or with the way it died.
   void send(Message message, std::span<const std::byte> payload);
   std::span<const std::byte> expect(Message expected);  // the next message
-  // Whether expect() would return or throw without waiting; waits up to `limit` for that.
-  bool ready(moetap::Milliseconds limit) { return socket_.readable(limit); }
+  // Whether expect() would return or throw without waiting; waits up to `timeout` for that.
+  bool ready(moetap::Milliseconds timeout) { return socket_.readable(timeout); }
   // Checks that it has neither failed nor died (earlier messages may still wait here). Never waits.
   void check();
 

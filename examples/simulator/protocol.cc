@@ -217,9 +217,9 @@ bool Socket::receive_bytes(void* to, std::size_t bytes) {
   return true;
 }
 
-bool Socket::readable(moetap::Milliseconds limit) {
+bool Socket::readable(moetap::Milliseconds timeout) {
   pollfd poll{fd_, POLLIN, 0};
-  const int ready = ::poll(&poll, 1, static_cast<int>(limit.count()));
+  const int ready = ::poll(&poll, 1, static_cast<int>(timeout.count()));
   if (ready < 0 && errno != EINTR) throw moetap::SystemError(errno, "cannot poll a socket");
   return ready > 0;
 }
@@ -257,7 +257,7 @@ std::string encode(const WorkerConfig& config) {
               {"max_tokens", e.max_tokens},
               {"ring_depth", e.ring_depth},
               {"wire_layout", e.layout == moetap::ShmLayout::wire},
-              {"limit_ms", e.limit.count()},
+              {"timeout_ms", e.timeout.count()},
               {"transport", transport_name(config.transport)},
               {"rows_by_request", config.rows_by_request},
               {"device", config.device},
@@ -288,7 +288,7 @@ WorkerConfig decode_config(const std::string& text) {
   e.max_tokens = number<std::int64_t>(json, "max_tokens");
   e.ring_depth = number<int>(json, "ring_depth");
   if (flag(json, "wire_layout")) e.layout = moetap::ShmLayout::wire;
-  e.limit = moetap::Milliseconds(number<std::int64_t>(json, "limit_ms"));
+  e.timeout = moetap::Milliseconds(number<std::int64_t>(json, "timeout_ms"));
   config.dp_size = number<int>(json, "dp_size");
   config.block_size = number<int>(json, "block_size");
   config.transport = transport_named(member(json, "transport", Json::value_t::string));

@@ -47,8 +47,8 @@ class Socket {
   };
   std::optional<Received> receive();
 
-  // Whether receive() would return without waiting; waits up to `limit` for that.
-  bool readable(moetap::Milliseconds limit);
+  // Whether receive() would return without waiting; waits up to `timeout` for that.
+  bool readable(moetap::Milliseconds timeout);
 
   // Whether the next message is an error, or the other process has ended. Never waits.
   bool failed();

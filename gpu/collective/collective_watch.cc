@@ -16,11 +16,11 @@ constexpr Milliseconds kPause{5};
 
 }  // namespace
 
-CollectiveWatch::CollectiveWatch(Device& device, CollectiveBackend& backend, Milliseconds limit,
+CollectiveWatch::CollectiveWatch(Device& device, CollectiveBackend& backend, Milliseconds timeout,
                                  std::string who)
     : device_(device),
       backend_(backend),
-      limit_(limit),
+      timeout_(timeout),
       who_(std::move(who)),
       thread_(start_thread("the watch of gathers", [this] { look_all_the_time(); })) {}
 
@@ -56,12 +56,12 @@ void CollectiveWatch::look() {
         watched_.pop_front();
         continue;
       }
-      if (oldest.begun && now - *oldest.begun >= limit_) {
+      if (oldest.begun && now - *oldest.begun >= timeout_) {
         throw TimeoutError(
             fmt::format("{}: a gather is not done {} ms after it began, so some rank is missing; "
                         "did it die, or is it still in an earlier step? Start the ranks again, or "
-                        "raise the limit",
-                        who_, limit_.count()));
+                        "raise the timeout",
+                        who_, timeout_.count()));
       }
       return;
     }

@@ -36,7 +36,8 @@ class MOETAP_INTERNAL_API CollectiveBackend {
 class MOETAP_INTERNAL_API CollectiveWatch {
  public:
   // `who` names this rank in messages: "rank 1 of 4".
-  CollectiveWatch(Device& device, CollectiveBackend& backend, Milliseconds limit, std::string who);
+  CollectiveWatch(Device& device, CollectiveBackend& backend, Milliseconds timeout,
+                  std::string who);
   ~CollectiveWatch();  // does not wait for running operations
   CollectiveWatch(const CollectiveWatch&) = delete;
   CollectiveWatch& operator=(const CollectiveWatch&) = delete;
@@ -69,7 +70,7 @@ class MOETAP_INTERNAL_API CollectiveWatch {
 
   Device& device_;
   CollectiveBackend& backend_;
-  Milliseconds limit_;
+  Milliseconds timeout_;
   std::string who_;
 
   std::mutex mutex_;

@@ -37,7 +37,7 @@ class DeviceTransport final : public Transport {
         return drop(step.step(), 0);
       }
     }
-    if (!pipeline_.wait_until(room, endpoint().limit)) throw_behind(endpoint().limit);
+    if (!pipeline_.wait_until(room, endpoint().timeout)) throw_behind(endpoint().timeout);
     std::byte* const record = ring_.acquire().data();
     try {
       pipeline_.publish(step, record, stream);
@@ -53,10 +53,10 @@ class DeviceTransport final : public Transport {
     failures().add(step.step(), kGivenUp);
   }
 
-  void finalize(Step step, Milliseconds limit) override {
+  void finalize(Step step, Milliseconds timeout) override {
     const Step last = std::min(step, pipeline_.published());
     const auto arrived = [&] { return pipeline_.arrived() >= last; };
-    if (!pipeline_.wait_until(arrived, limit)) throw_behind(limit);
+    if (!pipeline_.wait_until(arrived, timeout)) throw_behind(timeout);
   }
 
   DroppedSteps dropped() const override { return ring_.dropped(); }
@@ -69,13 +69,13 @@ class DeviceTransport final : public Transport {
         step_descriptor(Descriptor::Kind::step, arrival.step, arrival.num_tokens, arrival.fault));
   }
 
-  [[noreturn]] void throw_behind(Milliseconds limit) const {
+  [[noreturn]] void throw_behind(Milliseconds timeout) const {
     throw TimeoutError(fmt::format(
         "waited {} ms for the device: of the published steps {} have not left it (the last that "
         "has "
         "is {}, the last published is {}); is the stream that they were published on waiting for "
         "something?",
-        limit.count(), pipeline_.in_flight(), pipeline_.arrived(), pipeline_.published()));
+        timeout.count(), pipeline_.in_flight(), pipeline_.arrived(), pipeline_.published()));
   }
 
   OnFull on_full_;

@@ -20,7 +20,7 @@ namespace {
 constexpr Milliseconds kStopPoll{50};
 
 Endpoint polled(Endpoint endpoint) {
-  endpoint.limit = std::min(endpoint.limit, kStopPoll);
+  endpoint.timeout = std::min(endpoint.timeout, kStopPoll);
   return endpoint;
 }
 

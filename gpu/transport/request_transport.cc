@@ -55,7 +55,7 @@ class RequestTransport final : public Transport {
     if (on_full_ == OnFull::drop && !may_publish(free)) {
       return drop(step.step(), 0);
     }
-    wait(free, endpoint().limit, "for a free record of host memory");
+    wait(free, endpoint().timeout, "for a free record of host memory");
     keeper_.expect(num_published_, step.step(), requests_);
     pipeline_.publish(step, records_[num_published_ % records_.size()].data(), stream);
     ++num_published_;
@@ -72,9 +72,9 @@ class RequestTransport final : public Transport {
     }
   }
 
-  void finalize(Step step, Milliseconds limit) override {
+  void finalize(Step step, Milliseconds timeout) override {
     const Step last = std::min(step, pipeline_.published());
-    wait([&] { return keeper_.caught_up(last); }, limit, fmt::format("for step {}", last));
+    wait([&] { return keeper_.caught_up(last); }, timeout, fmt::format("for step {}", last));
     throw_broken();
   }
 
@@ -128,17 +128,17 @@ class RequestTransport final : public Transport {
   }
 
   template <class Ready>
-  void wait(Ready&& ready, Milliseconds limit, const std::string& what) {
+  void wait(Ready&& ready, Milliseconds timeout, const std::string& what) {
     const auto done = [&] {
       keeper_.work();
       return ready() || keeper_.is_broken();
     };
-    const bool met = pipeline_.wait_until(done, limit);
+    const bool met = pipeline_.wait_until(done, timeout);
     keeper_.throw_broken();
     if (met) return;
     const std::string stalled = keeper_.stalled();
     throw TimeoutError(fmt::format(
-        "waited {} ms {}: of {} published steps {} are in the worker's cache; {}", limit.count(),
+        "waited {} ms {}: of {} published steps {} are in the worker's cache; {}", timeout.count(),
         what, num_published_, keeper_.num_kept(),
         stalled.empty() ? "the device is behind: is its stream waiting for something?" : stalled));
   }

@@ -59,7 +59,7 @@ class StepPipeline {
 
   // Polls ready() until it is true, or until the timeout (false).
   template <class Ready>
-  bool wait_until(Ready&& ready, Milliseconds limit);
+  bool wait_until(Ready&& ready, Milliseconds timeout);
 
  private:
   struct Staging {
@@ -98,10 +98,10 @@ class StepPipeline {
 };
 
 template <class Ready>
-bool StepPipeline::wait_until(Ready&& ready, Milliseconds limit) {
+bool StepPipeline::wait_until(Ready&& ready, Milliseconds timeout) {
   if (ready()) return true;
   using Clock = std::chrono::steady_clock;
-  const auto deadline = deadline_after(limit);
+  const auto deadline = deadline_after(timeout);
   const auto spin = Clock::now() + kSpin;
   for (;;) {
     // A device may run its work inside calls like this one, so polling makes progress.

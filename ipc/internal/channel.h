@@ -60,7 +60,7 @@ class MOETAP_INTERNAL_API ChannelProducer {
   std::span<std::byte> memory() const;  // everything, for pinning
 
   // The next free record's bytes, to be filled by the host or by a copy. While the ring is full it
-  // waits (spins, then sleeps) up to endpoint.limit. Then TimeoutError with the ring's depth, the
+  // waits (spins, then sleeps) up to endpoint.timeout. Then TimeoutError with the ring's depth, the
   // oldest step in it, the consumer's pid and the lease that it waits for, if any. MismatchError if
   // the consumer's counter is not valid, or the ring has lost its name. One thread.
   [[nodiscard]] std::span<std::byte> acquire();
@@ -84,7 +84,7 @@ class MOETAP_INTERNAL_API ChannelProducer {
   void commit(const Descriptor& descriptor) noexcept;
 
   // Returns when every acquired record is committed. TimeoutError. In acquire()'s thread.
-  void wait_committed(Milliseconds limit);
+  void wait_committed(Milliseconds timeout);
 
  private:
   struct State;
@@ -125,7 +125,7 @@ class ChannelConsumer {
 
   // Returns true when peek() would return a record or dropped() has changed since `known`. Returns
   // false when nothing arrived within the timeout, or the producer is dead so that nothing can.
-  bool wait(Milliseconds limit, const DropRun& known = {});
+  bool wait(Milliseconds timeout, const DropRun& known = {});
   bool producer_alive() const;
 
   // Shows in the producer's error for a full ring why this end does not release records: rows are

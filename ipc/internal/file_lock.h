@@ -30,8 +30,8 @@ class FileLock {
   void unlock_shared() { unlock(); }
 
   // Polls with growing pauses, since flock has no timeout.
-  bool try_lock_for(std::chrono::milliseconds limit);
-  bool try_lock_shared_for(std::chrono::milliseconds limit);
+  bool try_lock_for(std::chrono::milliseconds timeout);
+  bool try_lock_shared_for(std::chrono::milliseconds timeout);
 
   // The pid of a process that has the lock, from /proc/locks. 0 if there is none or it is not
   // listed there (another PID namespace, some overlay file systems).
@@ -43,14 +43,14 @@ class FileLock {
 
  private:
   bool take(int operation);
-  bool poll(int operation, std::chrono::milliseconds limit);
+  bool poll(int operation, std::chrono::milliseconds timeout);
 
   std::filesystem::path path_;
   int fd_;
 };
 
 // Takes the lock. TimeoutError with the file and the process that has the lock.
-std::unique_lock<FileLock> lock_within(FileLock& lock, std::chrono::milliseconds limit);
-std::shared_lock<FileLock> lock_shared_within(FileLock& lock, std::chrono::milliseconds limit);
+std::unique_lock<FileLock> lock_within(FileLock& lock, std::chrono::milliseconds timeout);
+std::shared_lock<FileLock> lock_shared_within(FileLock& lock, std::chrono::milliseconds timeout);
 
 }  // namespace moetap

@@ -34,8 +34,8 @@ class MOETAP_INTERNAL_API ShmWriter {
   // device has checked them (H20). The row of a marked slot becomes missing. Nothing is changed by
   // a call that throws. RangeError for a slot outside the buffer. ArgumentError for a slot that
   // comes twice, or a step that is not greater than the last. MismatchError for a stamp that
-  // another process overwrote. TimeoutError if the lock is not free within endpoint.limit, with the
-  // process that has it and lock_times().
+  // another process overwrote. TimeoutError if the lock is not free within endpoint.timeout, with
+  // the process that has it and lock_times().
   void publish(Step step, std::span<const MarkedSlot> slots, std::span<const std::byte> rows);
 
   // Makes it visible that `step` failed; the rows of those of `slots` that exist become missing. If

@@ -22,12 +22,12 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 // waiter that sees the change.
 MOETAP_INTERNAL_API void wake(WakeWord& word) noexcept;
 
-// The time `limit` from now. Any timeout is allowed: a negative one means now, one over a year
+// The time `timeout` from now. Any timeout is allowed: a negative one means now, one over a year
 // means a year.
-inline std::chrono::steady_clock::time_point deadline_after(std::chrono::milliseconds limit) {
+inline std::chrono::steady_clock::time_point deadline_after(std::chrono::milliseconds timeout) {
   using std::chrono::milliseconds;
   return std::chrono::steady_clock::now() +
-         std::clamp(limit, milliseconds(0), milliseconds(std::chrono::hours(24 * 365)));
+         std::clamp(timeout, milliseconds(0), milliseconds(std::chrono::hours(24 * 365)));
 }
 
 // How often a wait, or a poll that finds nothing, looks at what costs system calls: whether the

@@ -47,13 +47,13 @@ class DeviceReader final : public SlotReadTransport {
     return stream_.outcomes().last();
   }
 
-  void wait_for(Step step, Milliseconds limit) override {
-    const auto deadline = deadline_after(limit);
+  void wait_for(Step step, Milliseconds timeout) override {
+    const auto deadline = deadline_after(timeout);
     if (stream_.outcomes().last() < step && !leases_.wait_until_back(deadline)) {
       throw TimeoutError(fmt::format(
           "waited {} ms for step {} of {}, which is not read while rows are lent: {}. detach() "
           "views before the next step is needed",
-          limit.count(), step, stream_.name(), leases_.describe()));
+          timeout.count(), step, stream_.name(), leases_.describe()));
     }
     const auto left = std::chrono::ceil<Milliseconds>(deadline - std::chrono::steady_clock::now());
     stream_.until_step(step, left, [this](const auto& item) { take_in(item); });

@@ -79,13 +79,13 @@ const JoinedReaders::Member* JoinedReaders::find_dead(Step step) {
   return nullptr;
 }
 
-void JoinedReaders::wait_for(Step step, Milliseconds limit) {
+void JoinedReaders::wait_for(Step step, Milliseconds timeout) {
   const auto start = Clock::now();
   for (const Member* behind = poll_all(step); behind != nullptr; behind = poll_all(step)) {
     const auto waited = Clock::now() - start;
     // Its worker may be alive and wait for the one that died.
-    if (const Member* dead = find_dead(step)) throw_timeout(*dead, step, limit);
-    if (waited >= limit) throw_timeout(*behind, step, limit);
+    if (const Member* dead = find_dead(step)) throw_timeout(*dead, step, timeout);
+    if (waited >= timeout) throw_timeout(*behind, step, timeout);
     pause_for(waited);
   }
   std::optional<StepFailed> failed;
@@ -101,16 +101,16 @@ void JoinedReaders::wait_for(Step step, Milliseconds limit) {
 }
 
 // With the member's own message.
-void JoinedReaders::throw_timeout(const Member& member, Step step, Milliseconds limit) const {
+void JoinedReaders::throw_timeout(const Member& member, Step step, Milliseconds timeout) const {
   try {
     member.reader->wait_for(step, Milliseconds(0));
   } catch (const TimeoutError& error) {
-    throw TimeoutError(fmt::format("{} ms for all of {}; of {}: {}", limit.count(), members_.size(),
-                                   member.name, error.what()));
+    throw TimeoutError(fmt::format("{} ms for all of {}; of {}: {}", timeout.count(),
+                                   members_.size(), member.name, error.what()));
   } catch (const StepFailed&) {  // it has just arrived
   }
   throw TimeoutError(fmt::format("{} ms for all of {}; {} has only just come to step {}",
-                                 limit.count(), members_.size(), member.name, step));
+                                 timeout.count(), members_.size(), member.name, step));
 }
 
 }  // namespace moetap::detail

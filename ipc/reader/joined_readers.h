@@ -21,7 +21,7 @@ class JoinedReaders : public SlotReadTransport {
   // outcome is known in all, so that no part of it can still arrive. A wait polls all members in
   // turn, so that no member's ring stays full while another is waited for (H35).
   Step poll() final;
-  void wait_for(Step step, Milliseconds limit) final;
+  void wait_for(Step step, Milliseconds timeout) final;
   bool worker_alive() final;
   DroppedSteps dropped() final;
 
@@ -46,7 +46,7 @@ class JoinedReaders : public SlotReadTransport {
   const Member* poll_all(Step step);
   // The first member that never comes to `step`, since its worker died; null if there is none.
   const Member* find_dead(Step step);
-  [[noreturn]] void throw_timeout(const Member& member, Step step, Milliseconds limit) const;
+  [[noreturn]] void throw_timeout(const Member& member, Step step, Milliseconds timeout) const;
 
   std::vector<Member> members_;
   Step arrived_ = 0;

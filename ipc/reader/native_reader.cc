@@ -25,7 +25,7 @@ class NativeReader : public SlotReadTransport {
  public:
   explicit NativeReader(const Endpoint& endpoint)
       : shape_(endpoint.shape),
-        limit_(endpoint.limit),
+        timeout_(endpoint.timeout),
         segment_(attach(buffer_name(endpoint), native_bytes(endpoint), endpoint, kShmMagic,
                         kShmVersion)),
         worker_(segment_.owner_pid()),
@@ -49,13 +49,13 @@ class NativeReader : public SlotReadTransport {
     return last_step_;
   }
 
-  void wait_for(Step step, Milliseconds limit) override {
+  void wait_for(Step step, Milliseconds timeout) override {
     const auto ready = [&] { return arrived() >= step; };
-    const auto deadline = deadline_after(limit);
+    const auto deadline = deadline_after(timeout);
     while (!wait_until(control_->wake, std::min(deadline, Clock::now() + kLook), ready)) {
       const bool alive = worker_alive();
       if (ready()) break;  // its last step
-      if (!alive || Clock::now() >= deadline) throw_timeout(step, limit, alive);
+      if (!alive || Clock::now() >= deadline) throw_timeout(step, timeout, alive);
     }
     throw_if_failed(step);
   }
@@ -70,7 +70,7 @@ class NativeReader : public SlotReadTransport {
       const std::size_t n = std::min(most, slots.size() - first);
       let_writer_go_first();
       const TimedHold held(control_->lock_times.readers,
-                           [this] { return lock_shared_within(lock_, limit_); });
+                           [this] { return lock_shared_within(lock_, timeout_); });
       MOETAP_POINT("read locked");
       segment_.require_name();
       buffer_.gather(slots.subspan(first, n),
@@ -86,7 +86,7 @@ class NativeReader : public SlotReadTransport {
     for (std::size_t first = 0; first < slots.size(); first += kMost) {
       const std::size_t n = std::min(kMost, slots.size() - first);
       let_writer_go_first();
-      const auto held = lock_shared_within(lock_, limit_);
+      const auto held = lock_shared_within(lock_, timeout_);
       segment_.require_name();
       buffer_.stamps(slots.subspan(first, n), written.subspan(first, n));
     }
@@ -102,7 +102,7 @@ class NativeReader : public SlotReadTransport {
       const std::size_t n = std::min(most, slots.size() - first);
       let_writer_go_first();
       const TimedHold held(control_->lock_times.readers,
-                           [this] { return lock_within(lock_, limit_); });
+                           [this] { return lock_within(lock_, timeout_); });
       MOETAP_POINT("put locked");
       segment_.require_name();
       buffer_.put_in(step, slots.subspan(first, n), rows.subspan(first * row_bytes, n * row_bytes),
@@ -138,7 +138,7 @@ class NativeReader : public SlotReadTransport {
     }
   }
 
-  [[noreturn]] void throw_timeout(Step step, Milliseconds limit, bool alive) {
+  [[noreturn]] void throw_timeout(Step step, Milliseconds timeout, bool alive) {
     if (!alive) {
       throw TimeoutError(fmt::format(
           "step {} will not come: the worker of {}, process {}, has died; its last step was {}",
@@ -146,8 +146,8 @@ class NativeReader : public SlotReadTransport {
     }
     throw TimeoutError(fmt::format(
         "step {} of {} did not come within {} ms; the worker, process {}, lives and its last step "
-        "was {}: see what it waits for, or raise the limit",
-        step, segment_.name(), limit.count(), worker_, last_step_));
+        "was {}: see what it waits for, or raise the timeout",
+        step, segment_.name(), timeout.count(), worker_, last_step_));
   }
 
   void throw_if_failed(Step step) {
@@ -156,7 +156,7 @@ class NativeReader : public SlotReadTransport {
     };
     const auto* entry = std::ranges::find_if(control_->failed, failed_now);
     if (entry == std::end(control_->failed)) return throw_if_failed_long_ago(step);
-    const auto held = lock_shared_within(lock_, limit_);
+    const auto held = lock_shared_within(lock_, timeout_);
     if (!failed_now(*entry)) return throw_if_failed_long_ago(step);  // a later one took its place
     throw StepFailed(step, {entry->reason, strnlen(entry->reason, sizeof entry->reason)});
   }
@@ -174,7 +174,7 @@ class NativeReader : public SlotReadTransport {
   }
 
   ModelShape shape_;
-  Milliseconds limit_;
+  Milliseconds timeout_;
   Segment segment_;
   Maker maker_;
   pid_t worker_;

@@ -28,7 +28,7 @@ void PendingRows::add(RowPlan plan) {
   entry->second.plan = std::move(plan);
 }
 
-void PendingRows::take_early(std::span<const BlockId> blocks, Milliseconds limit) {
+void PendingRows::take_early(std::span<const BlockId> blocks, Milliseconds timeout) {
   std::unordered_set<BlockId> wanted;
   for (const BlockId block : blocks) {
     if (ledger_.held(block)) wanted.insert(block);
@@ -37,17 +37,17 @@ void PendingRows::take_early(std::span<const BlockId> blocks, Milliseconds limit
   for (auto& [request, pending] : pending_) {
     const auto is_wanted = [&](BlockId block) { return wanted.contains(block); };
     if (std::ranges::none_of(pending.plan.blocks, is_wanted)) continue;  // or taken already
-    pending.taken = read_rows(reader_, pending.plan, limit);
+    pending.taken = read_rows(reader_, pending.plan, timeout);
     pending.hold = Hold();
     pending.plan = RowPlan();
   }
 }
 
-Routes PendingRows::collect(RequestId request, Milliseconds limit) {
+Routes PendingRows::collect(RequestId request, Milliseconds timeout) {
   const auto found = find(request);
   Pending& pending = found->second;
   Routes routes =
-      pending.taken ? std::move(*pending.taken) : read_rows(reader_, pending.plan, limit);
+      pending.taken ? std::move(*pending.taken) : read_rows(reader_, pending.plan, timeout);
   pending_.erase(found);
   return routes;
 }

@@ -82,8 +82,8 @@ class Polled : public Transport {
   Step poll() override {
     return with_reader([](Transport& r) { return r.poll(); });
   }
-  void wait_for(Step step, Milliseconds limit) override {
-    with_reader([&](Transport& r) { r.wait_for(step, limit); });
+  void wait_for(Step step, Milliseconds timeout) override {
+    with_reader([&](Transport& r) { r.wait_for(step, timeout); });
   }
   bool worker_alive() override {
     return with_reader([](Transport& r) { return r.worker_alive(); });
@@ -165,8 +165,8 @@ class PolledRequests final : public Polled<RequestReadTransport> {
   using Polled::Polled;
 
   void take(RequestId request, TokenRange range, std::span<std::byte> rows,
-            std::span<RowState> states, Milliseconds limit) override {
-    with_reader([&](RequestReadTransport& r) { r.take(request, range, rows, states, limit); });
+            std::span<RowState> states, Milliseconds timeout) override {
+    with_reader([&](RequestReadTransport& r) { r.take(request, range, rows, states, timeout); });
   }
 };
 

@@ -8,10 +8,10 @@
 namespace moetap {
 namespace {
 
-void wait_for_outcome(Reader& reader, Step step, Milliseconds limit) {
+void wait_for_outcome(Reader& reader, Step step, Milliseconds timeout) {
   if (step == 0) return;
   try {
-    reader.wait_for(step, limit);
+    reader.wait_for(step, timeout);
   } catch (const StepFailed&) {
     // Its outcome is known, and so is that of every step before it.
   }
@@ -37,14 +37,14 @@ Routes read_rows(Reader& reader, const RowPlan& plan) {
   return routes;
 }
 
-Routes read_rows(Reader& reader, const RowPlan& plan, Milliseconds limit) {
-  wait_for_outcome(reader, plan.last_step, limit);
+Routes read_rows(Reader& reader, const RowPlan& plan, Milliseconds timeout) {
+  wait_for_outcome(reader, plan.last_step, timeout);
   return read_rows(reader, plan);
 }
 
 RoutesView view_rows(Reader& reader, const RowPlan& plan, const std::string& holder,
-                     Milliseconds limit) {
-  wait_for_outcome(reader, plan.last_step, limit);
+                     Milliseconds timeout) {
+  wait_for_outcome(reader, plan.last_step, timeout);
   const auto size = static_cast<std::size_t>(plan.range.size());
   const std::size_t count = plan.slots.size();
   std::vector<const std::byte*> rows(size, nullptr);
@@ -65,9 +65,9 @@ RoutesView view_rows(Reader& reader, const RowPlan& plan, const std::string& hol
                     std::move(*lease));
 }
 
-std::size_t move_rows(Reader& reader, const MovePlan& plan, Milliseconds limit) {
+std::size_t move_rows(Reader& reader, const MovePlan& plan, Milliseconds timeout) {
   if (plan.from.empty()) return 0;
-  wait_for_outcome(reader, plan.last_step, limit);
+  wait_for_outcome(reader, plan.last_step, timeout);
   std::vector<std::byte> rows(plan.from.size() * reader.shape().row_bytes());
   std::vector<RowState> states(plan.from.size());
   reader.read(plan.from, plan.windows, rows, states);
@@ -76,15 +76,15 @@ std::size_t move_rows(Reader& reader, const MovePlan& plan, Milliseconds limit) 
 }
 
 void fill_rows(Reader& reader, const FillPlan& plan, std::span<const std::byte> rows,
-               std::span<const RowState> states, Milliseconds limit) {
+               std::span<const RowState> states, Milliseconds timeout) {
   if (plan.slots.empty()) return;
-  wait_for_outcome(reader, plan.last_step, limit);
+  wait_for_outcome(reader, plan.last_step, timeout);
   reader.put(plan.step, plan.slots, rows, states);
 }
 
 void fill_rows(Reader& reader, const FillPlan& plan, std::span<const std::byte> rows,
-               Milliseconds limit) {
-  fill_rows(reader, plan, rows, {}, limit);
+               Milliseconds timeout) {
+  fill_rows(reader, plan, rows, {}, timeout);
 }
 
 }  // namespace moetap

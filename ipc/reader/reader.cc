@@ -65,9 +65,9 @@ RequestReader::RequestReader(std::unique_ptr<RequestReadTransport> transport)
     : transport_(not_null(std::move(transport))) {}
 RequestReader::~RequestReader() = default;
 
-Routes RequestReader::take(RequestId request, TokenRange range, Milliseconds limit) {
+Routes RequestReader::take(RequestId request, TokenRange range, Milliseconds timeout) {
   Routes routes(shape(), range, Routes::Unset());
-  transport_->take(request, range, routes.bytes(), routes.states(), limit);
+  transport_->take(request, range, routes.bytes(), routes.states(), timeout);
   return routes;
 }
 

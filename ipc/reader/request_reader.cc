@@ -72,12 +72,12 @@ class RingRequestReader final : public RequestReadTransport {
     return stream_.outcomes().last();
   }
 
-  void wait_for(Step step, Milliseconds limit) override {
-    stream_.until_step(step, limit, [this](const auto& item) { take_in(item); });
+  void wait_for(Step step, Milliseconds timeout) override {
+    stream_.until_step(step, timeout, [this](const auto& item) { take_in(item); });
   }
 
   void take(RequestId request, TokenRange range, std::span<std::byte> rows,
-            std::span<RowState> states, Milliseconds limit) override;
+            std::span<RowState> states, Milliseconds timeout) override;
 
  private:
   using Item = RecordStream::Item;
@@ -187,7 +187,7 @@ void RingRequestReader::require_sizes(TokenRange range, std::size_t rows,
 }
 
 void RingRequestReader::take(RequestId request, TokenRange range, std::span<std::byte> rows,
-                             std::span<RowState> states, Milliseconds limit) {
+                             std::span<RowState> states, Milliseconds timeout) {
   require_sizes(range, rows.size(), states.size());
   auto found = requests_.find(request);
   if (found == requests_.end() && taken_.contains(request)) {
@@ -199,7 +199,7 @@ void RingRequestReader::take(RequestId request, TokenRange range, std::span<std:
     return found != requests_.end() && found->second.complete;
   };
   stream_.until(
-      complete, limit,
+      complete, timeout,
       fmt::format("the rows of request {} (one that no step wanted a token of has none)", request),
       [this](const auto& item) { take_in(item); });
 

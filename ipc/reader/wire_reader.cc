@@ -51,7 +51,7 @@ std::optional<Segment> open_if_there(const std::string& name) {
 Segment attach_wire(const Endpoint& endpoint) {
   const std::string name = buffer_name(endpoint);
   const std::size_t bytes = wire_bytes(endpoint);
-  const auto deadline = deadline_after(endpoint.limit);
+  const auto deadline = deadline_after(endpoint.timeout);
   for (;;) {
     auto segment = open_if_there(name);
     if (segment && segment->bytes().size() == bytes) {
@@ -65,8 +65,8 @@ Segment attach_wire(const Endpoint& endpoint) {
     if (late) {
       throw TimeoutError(
           fmt::format("waited {} ms for the worker's shared memory {}, but there is none: start "
-                      "the worker first, or raise the endpoint's limit",
-                      endpoint.limit.count(), name));
+                      "the worker first, or raise the endpoint's timeout",
+                      endpoint.timeout.count(), name));
     }
     std::this_thread::sleep_until(std::min(deadline, Clock::now() + std::chrono::milliseconds(2)));
   }
@@ -102,10 +102,10 @@ class WireReader : public SlotReadTransport {
     check_read({endpoint_.num_slots, row_bytes}, slots, windows.size(), rows.size(), states.size());
     const std::size_t most = rows_per_hold(wire_row_bytes(endpoint_.shape));
     for (std::size_t first = 0; first < slots.size();) {
-      WireHold held{lock_.hold(endpoint_.limit), {}};
+      WireHold held{lock_.hold(endpoint_.timeout), {}};
       MOETAP_POINT("read locked");
       if (attach_again()) first = 0;
-      held.buffer = lock_within(buffer_lock_, endpoint_.limit);
+      held.buffer = lock_within(buffer_lock_, endpoint_.timeout);
       const std::size_t end = std::min(first + most, slots.size());
       for (std::size_t i = first; i < end; ++i) {
         states[i] = read_row(slots[i], rows.data() + i * row_bytes);
@@ -121,10 +121,10 @@ class WireReader : public SlotReadTransport {
     check_put({endpoint_.num_slots, row_bytes}, step, slots, rows.size(), states.size());
     const std::size_t most = rows_per_hold(wire_row_bytes(endpoint_.shape));
     for (std::size_t first = 0; first < slots.size();) {
-      WireHold held{lock_.hold(endpoint_.limit), {}};
+      WireHold held{lock_.hold(endpoint_.timeout), {}};
       MOETAP_POINT("put locked");
       if (attach_again()) first = 0;
-      held.buffer = lock_within(buffer_lock_, endpoint_.limit);
+      held.buffer = lock_within(buffer_lock_, endpoint_.timeout);
       const std::size_t end = std::min(first + most, slots.size());
       for (std::size_t i = first; i < end; ++i) {
         if (states.empty() || has_routes(states[i])) {

@@ -160,9 +160,9 @@ DropRun ChannelConsumer::dropped() const {
   return noted->run;
 }
 
-bool ChannelConsumer::wait(Milliseconds limit, const DropRun& known) {
+bool ChannelConsumer::wait(Milliseconds timeout, const DropRun& known) {
   State& s = *state_;
-  const auto deadline = deadline_after(limit);
+  const auto deadline = deadline_after(timeout);
   const auto ready = [&] {
     if (s.waiting() != 0) return true;
     const DropRun run = dropped();

@@ -94,8 +94,8 @@ void ChannelProducer::State::throw_full() const {
   throw TimeoutError(fmt::format(
       "waited {} ms for a free record in {}: of its {} records {} wait for the scheduler, the "
       "oldest is of step {}; its reader is {}. Let the scheduler read every step, or raise "
-      "ring_depth or limit of the endpoint",
-      endpoint.limit.count(), segment.name(), ring.depth(), waiting, oldest, describe_reader()));
+      "ring_depth or timeout of the endpoint",
+      endpoint.timeout.count(), segment.name(), ring.depth(), waiting, oldest, describe_reader()));
 }
 
 ChannelProducer::ChannelProducer(const Endpoint& endpoint)
@@ -111,7 +111,7 @@ std::span<std::byte> ChannelProducer::acquire() {
   const auto has_room = [&s] {
     return MOETAP_OFF("H14 a full ring") || s.taken() < s.ring.depth();
   };
-  if (!wait_until(s.ring.control().freed, deadline_after(s.endpoint.limit), has_room)) {
+  if (!wait_until(s.ring.control().freed, deadline_after(s.endpoint.timeout), has_room)) {
     s.throw_full();
   }
   const std::uint64_t number = s.acquired.load(std::memory_order_relaxed);
@@ -172,15 +172,15 @@ void ChannelProducer::commit(const Descriptor& descriptor) noexcept {
   wake(s.ring.control().published);  // the consumer, and wait_committed()
 }
 
-void ChannelProducer::wait_committed(Milliseconds limit) {
+void ChannelProducer::wait_committed(Milliseconds timeout) {
   State& s = *state_;
   const std::uint64_t acquired = s.acquired.load(std::memory_order_relaxed);
   const auto done = [&] { return s.committed.load(std::memory_order_acquire) == acquired; };
-  if (!wait_until(s.ring.control().published, deadline_after(limit), done)) {
+  if (!wait_until(s.ring.control().published, deadline_after(timeout), done)) {
     throw TimeoutError(
         fmt::format("waited {} ms until record {} of {} was filled, but only {} are: the device's "
                     "copies have not finished",
-                    limit.count(), acquired, s.segment.name(), s.committed.load()));
+                    timeout.count(), acquired, s.segment.name(), s.committed.load()));
   }
 }
 

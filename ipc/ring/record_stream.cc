@@ -17,7 +17,7 @@ void RecordStream::throw_unexpected(const Item& item, const char* remedy) const 
                                   static_cast<std::uint32_t>(item.descriptor.kind), remedy));
 }
 
-void RecordStream::throw_timeout(const std::string& what, Milliseconds limit) const {
+void RecordStream::throw_timeout(const std::string& what, Milliseconds timeout) const {
   if (!channel_.producer_alive()) {
     throw TimeoutError(
         fmt::format("the worker of {} died or ended before {} came; the last step that came is {}: "
@@ -28,7 +28,7 @@ void RecordStream::throw_timeout(const std::string& what, Milliseconds limit) co
   throw TimeoutError(fmt::format(
       "waited {} ms for {} from {}; the last step that came is {}, and the worker lives: is it "
       "still in its forward pass, or was the step never published?",
-      limit.count(), what, name_, outcomes_.last()));
+      timeout.count(), what, name_, outcomes_.last()));
 }
 
 }  // namespace moetap

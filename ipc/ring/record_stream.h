@@ -45,13 +45,13 @@ class RecordStream {
   // Takes records in until done(). TimeoutError that says what was waited for, and whether the
   // worker died; in that case it is thrown at once.
   template <class Done, class TakeIn>
-  void until(Done&& done, Milliseconds limit, const std::string& what, TakeIn&& take_in);
+  void until(Done&& done, Milliseconds timeout, const std::string& what, TakeIn&& take_in);
 
   template <class TakeIn>
-  void until_step(Step step, Milliseconds limit, TakeIn&& take_in) {
+  void until_step(Step step, Milliseconds timeout, TakeIn&& take_in) {
     if (outcomes_.last() < step) {
-      until([&] { return outcomes_.last() >= step; }, limit, "step " + std::to_string(step.value()),
-            take_in);
+      until([&] { return outcomes_.last() >= step; }, timeout,
+            "step " + std::to_string(step.value()), take_in);
     }
     outcomes_.require_success(step);
   }
@@ -72,7 +72,7 @@ class RecordStream {
     outcomes_.dropped(item == nullptr ? channel_.dropped() : item->descriptor.dropped, name_);
     return item;
   }
-  [[noreturn]] void throw_timeout(const std::string& what, Milliseconds limit) const;
+  [[noreturn]] void throw_timeout(const std::string& what, Milliseconds timeout) const;
 
   const Endpoint endpoint_;
   const std::string name_;
@@ -81,23 +81,23 @@ class RecordStream {
 };
 
 template <class Done, class TakeIn>
-void RecordStream::until(Done&& done, Milliseconds limit, const std::string& what,
+void RecordStream::until(Done&& done, Milliseconds timeout, const std::string& what,
                          TakeIn&& take_in) {
   using Clock = std::chrono::steady_clock;
-  const auto deadline = deadline_after(limit);
+  const auto deadline = deadline_after(timeout);
   // Takes in what had arrived by the deadline: at most a full ring.
   for (int late = 0;;) {
     const Item* item = look();
     if (done()) return;
     if (item == nullptr) {
       const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now());
-      if (!channel_.wait(left, outcomes_.last_run())) throw_timeout(what, limit);
+      if (!channel_.wait(left, outcomes_.last_run())) throw_timeout(what, timeout);
       continue;
     }
     take_in(*item);
     channel_.release();
     if (done()) return;
-    if (Clock::now() >= deadline && ++late > endpoint_.ring_depth) throw_timeout(what, limit);
+    if (Clock::now() >= deadline && ++late > endpoint_.ring_depth) throw_timeout(what, timeout);
   }
 }
 

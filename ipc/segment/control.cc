@@ -118,7 +118,7 @@ void ControlFields::require(const Endpoint& endpoint, const std::string& name,
 Segment attach(const std::string& name, std::size_t bytes, const Endpoint& endpoint,
                std::uint64_t segment_magic, std::uint32_t layout_version) {
   using Clock = std::chrono::steady_clock;
-  const auto deadline = deadline_after(endpoint.limit);
+  const auto deadline = deadline_after(endpoint.timeout);
   for (;;) {
     std::string found = "there is none";
     try {
@@ -143,8 +143,8 @@ Segment attach(const std::string& name, std::size_t bytes, const Endpoint& endpo
     if (Clock::now() >= deadline) {
       throw TimeoutError(fmt::format(
           "waited {} ms for the worker's shared memory {}, but {}: start the worker first, or "
-          "raise the endpoint's limit",
-          endpoint.limit.count(), name, found));
+          "raise the endpoint's timeout",
+          endpoint.timeout.count(), name, found));
     }
     std::this_thread::sleep_until(std::min(deadline, Clock::now() + std::chrono::milliseconds(2)));
   }

@@ -46,7 +46,7 @@ struct ControlHead {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 // Opens the segment `name`, of at least `bytes`, once a living owner has published its head.
-// TimeoutError after endpoint.limit with the name and what was found instead; MismatchError for
+// TimeoutError after endpoint.timeout with the name and what was found instead; MismatchError for
 // another magic, version, shape or size.
 Segment attach(const std::string& name, std::size_t bytes, const Endpoint& endpoint,
                std::uint64_t segment_magic, std::uint32_t layout_version);

@@ -23,15 +23,15 @@ void check_store(const BlockStore& store, const Ledger& ledger, const Reader& re
 }  // namespace
 
 bool store_block(BlockStore& store, const BlockKey& key, const Ledger& ledger, Reader& reader,
-                 BlockId block, Milliseconds limit) {
+                 BlockId block, Milliseconds timeout) {
   check_store(store, ledger, reader);
-  const Routes routes = read_rows(reader, ledger.block_rows(block), limit);
+  const Routes routes = read_rows(reader, ledger.block_rows(block), timeout);
   return routes.all_present() && store.put(key, routes.bytes()) != BlockStore::Put::full;
 }
 
 std::int64_t load_blocks(BlockStore& store, std::span<const BlockKey> keys, Ledger& ledger,
                          Reader& reader, Step step, RequestId request, std::int64_t position,
-                         Milliseconds limit) {
+                         Milliseconds timeout) {
   check_store(store, ledger, reader);
   const auto size = static_cast<std::size_t>(ledger.block_size());
   if (position % ledger.block_size() != 0) {
@@ -62,7 +62,7 @@ std::int64_t load_blocks(BlockStore& store, std::span<const BlockKey> keys, Ledg
       std::ranges::fill(std::span(states).subspan(i * size, size), RowState::missing);
     }
   }
-  fill_rows(reader, plan, rows, states, limit);
+  fill_rows(reader, plan, rows, states, timeout);
   return found;
 }
 

@@ -37,13 +37,13 @@ pid_t parse_holder(const std::string& line, const std::string& file) {
   return words && kind == "FLOCK" && inode == file ? pid : 0;
 }
 
-[[noreturn]] void throw_timeout(const FileLock& lock, milliseconds limit) {
+[[noreturn]] void throw_timeout(const FileLock& lock, milliseconds timeout) {
   const pid_t holder = lock.holder();
   throw TimeoutError(
       fmt::format("the lock of {} was not free within {} ms; it is held by {}: see why that "
                   "process does not let "
-                  "go (stopped in a debugger?), or raise the endpoint's limit",
-                  lock.path().string(), limit.count(),
+                  "go (stopped in a debugger?), or raise the endpoint's timeout",
+                  lock.path().string(), timeout.count(),
                   holder != 0 ? fmt::format("process {}", holder) : "an unknown process"));
 }
 
@@ -65,12 +65,14 @@ void FileLock::unlock() { take(LOCK_UN); }
 void FileLock::lock_shared() { take(LOCK_SH); }
 bool FileLock::try_lock_shared() { return take(LOCK_SH | LOCK_NB); }
 
-bool FileLock::try_lock_for(milliseconds limit) { return poll(LOCK_EX | LOCK_NB, limit); }
-bool FileLock::try_lock_shared_for(milliseconds limit) { return poll(LOCK_SH | LOCK_NB, limit); }
+bool FileLock::try_lock_for(milliseconds timeout) { return poll(LOCK_EX | LOCK_NB, timeout); }
+bool FileLock::try_lock_shared_for(milliseconds timeout) {
+  return poll(LOCK_SH | LOCK_NB, timeout);
+}
 
-bool FileLock::poll(int operation, milliseconds limit) {
+bool FileLock::poll(int operation, milliseconds timeout) {
   if (take(operation)) return true;
-  const auto deadline = deadline_after(limit);
+  const auto deadline = deadline_after(timeout);
   for (auto stop = std::min(deadline, Clock::now() + kSpin); Clock::now() < stop; detail::pause()) {
     if (take(operation)) return true;
   }
@@ -95,15 +97,15 @@ pid_t FileLock::holder() const {
   return 0;
 }
 
-std::unique_lock<FileLock> lock_within(FileLock& lock, milliseconds limit) {
-  std::unique_lock<FileLock> held(lock, limit);
-  if (!held) throw_timeout(lock, limit);
+std::unique_lock<FileLock> lock_within(FileLock& lock, milliseconds timeout) {
+  std::unique_lock<FileLock> held(lock, timeout);
+  if (!held) throw_timeout(lock, timeout);
   return held;
 }
 
-std::shared_lock<FileLock> lock_shared_within(FileLock& lock, milliseconds limit) {
-  std::shared_lock<FileLock> held(lock, limit);
-  if (!held) throw_timeout(lock, limit);
+std::shared_lock<FileLock> lock_shared_within(FileLock& lock, milliseconds timeout) {
+  std::shared_lock<FileLock> held(lock, timeout);
+  if (!held) throw_timeout(lock, timeout);
   return held;
 }
 

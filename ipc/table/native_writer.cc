@@ -19,7 +19,7 @@ namespace {
 class NativeSink : public ShmSink {
  public:
   explicit NativeSink(const Endpoint& endpoint)
-      : limit_(endpoint.limit),
+      : timeout_(endpoint.timeout),
         segment_(
             Segment::create(buffer_name(endpoint), native_bytes(endpoint), endpoint.huge_pages)),
         control_(new (segment_.bytes().data()) ShmControl),
@@ -72,7 +72,7 @@ class NativeSink : public ShmSink {
       ~Done() { waits.store(0, std::memory_order_relaxed); }
     } const done{control_->writer_waits};
     try {
-      return lock_within(lock_, limit_);
+      return lock_within(lock_, timeout_);
     } catch (const TimeoutError& error) {
       const auto us = [](std::chrono::nanoseconds time) { return time.count() / 1000; };
       const LockTimes times = lock_times();
@@ -108,7 +108,7 @@ class NativeSink : public ShmSink {
     wake(control_->wake);
   }
 
-  Milliseconds limit_;
+  Milliseconds timeout_;
   Segment segment_;
   ShmControl* control_;
   SlotBuffer buffer_;

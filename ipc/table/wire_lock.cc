@@ -90,13 +90,13 @@ bool WireLock::is_current() const {
   return lstat(path().c_str(), &named) == 0 && fstat(get(), &ours) == 0 && same_file(ours, named);
 }
 
-std::unique_lock<FileLock> WireLock::hold(Milliseconds limit) {
+std::unique_lock<FileLock> WireLock::hold(Milliseconds timeout) {
   for (;;) {
     if (!is_current()) {
       GuardedDescriptor::operator=(open_lock_file(path()));
       use(get());
     }
-    auto held = lock_within(*this, limit);
+    auto held = lock_within(*this, timeout);
     if (is_current()) return held;  // else it was replaced while this waited
   }
 }

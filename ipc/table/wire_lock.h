@@ -30,7 +30,7 @@ class WireLock : GuardedDescriptor, public FileLock {
 
   // Takes the lock of the path's file, which is made again if it was removed. TimeoutError as
   // lock_within(), errors of opening it as above.
-  std::unique_lock<FileLock> hold(Milliseconds limit);
+  std::unique_lock<FileLock> hold(Milliseconds timeout);
   // Whether what is held excludes others: false once the file was removed or replaced.
   bool is_current() const;
 };

@@ -20,10 +20,10 @@ namespace {
 // somebody left in it are erased, as a vLLM worker does: nobody knows of which tokens they are.
 // All rows are marked as missing, as the zeros of new memory may be a row of expert 0.
 Segment create_or_adopt(const std::string& name, std::size_t bytes, const WireRows& rows,
-                        Milliseconds limit) {
+                        Milliseconds timeout) {
   Segment segment = Segment::create_or_adopt(name, bytes);
   FileLock lock = lock_of(segment);
-  const auto held = lock_within(lock, limit);
+  const auto held = lock_within(lock, timeout);
   if (segment.is_adopted()) std::ranges::fill(segment.bytes(), std::byte{0});
   const std::span<WireId> ids(reinterpret_cast<WireId*>(segment.bytes().data()),
                               bytes / sizeof(WireId));
@@ -33,9 +33,9 @@ Segment create_or_adopt(const std::string& name, std::size_t bytes, const WireRo
 
 Segment create_or_attach(const Endpoint& endpoint, const WireRows& rows, WireLock& lock) {
   MOETAP_POINT("create lock file");
-  const auto held = lock.hold(endpoint.limit);
+  const auto held = lock.hold(endpoint.timeout);
   MOETAP_POINT("create locked");
-  return create_or_adopt(buffer_name(endpoint), wire_bytes(endpoint), rows, endpoint.limit);
+  return create_or_adopt(buffer_name(endpoint), wire_bytes(endpoint), rows, endpoint.timeout);
 }
 
 class WireSink : public ShmSink {
@@ -45,7 +45,7 @@ class WireSink : public ShmSink {
         rows_(endpoint.shape),
         num_slots_(endpoint.num_slots),
         max_tokens_(endpoint.max_tokens),
-        limit_(endpoint.limit),
+        timeout_(endpoint.timeout),
         lock_(endpoint),
         segment_(create_or_attach(endpoint, rows_, lock_)),
         buffer_lock_(lock_of(segment_)),
@@ -78,10 +78,10 @@ class WireSink : public ShmSink {
 
  private:
   WireHold hold() {
-    WireHold held{lock_.hold(limit_), {}};
+    WireHold held{lock_.hold(timeout_), {}};
     MOETAP_POINT("publish locked");
     make_again_if_gone();
-    held.buffer = lock_within(buffer_lock_, limit_);
+    held.buffer = lock_within(buffer_lock_, timeout_);
     return held;
   }
 
@@ -89,7 +89,7 @@ class WireSink : public ShmSink {
   // had open. Readers attach to the new one.
   void make_again_if_gone() {
     if (segment_.has_name()) return;
-    segment_ = create_or_adopt(segment_.name(), segment_.bytes().size(), rows_, limit_);
+    segment_ = create_or_adopt(segment_.name(), segment_.bytes().size(), rows_, timeout_);
     buffer_lock_ = lock_of(segment_);
     ids_ = reinterpret_cast<WireId*>(segment_.bytes().data());
   }
@@ -137,7 +137,7 @@ class WireSink : public ShmSink {
   WireRows rows_;
   std::int64_t num_slots_;
   std::int64_t max_tokens_;
-  Milliseconds limit_;
+  Milliseconds timeout_;
   WireLock lock_;
   Segment segment_;
   FileLock buffer_lock_;

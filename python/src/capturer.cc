@@ -180,9 +180,9 @@ void add_state(nb::class_<PyCapturer>& capturer) {
       "finalize",
       [](PyCapturer& c, GivenStep step, const Timeout& timeout) {
         const auto use = c.use();
-        const Milliseconds limit = c.limit(timeout);
+        const Milliseconds wait = c.timeout(timeout);
         const nb::gil_scoped_release release;
-        use->finalize(step, limit);
+        use->finalize(step, wait);
       },
       nb::arg("step"), nb::arg("timeout") = nb::none(),
       "Returns when the reader can see every step up to this one. TimeoutError after `timeout` "

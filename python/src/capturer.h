@@ -16,10 +16,10 @@ namespace moetap::python {
 class PyCapturer : public Guarded<Capturer> {
  public:
   PyCapturer(std::unique_ptr<Capturer> capturer, std::shared_ptr<PyDevice> device, std::string what,
-             Milliseconds limit)
+             Milliseconds timeout)
       : Guarded(std::move(capturer), std::move(what)),
         device_(std::move(device)),
-        limit_(limit),
+        timeout_(timeout),
         uploads_(std::make_unique<Uploads>(device_)),
         made_in_(forks()) {}
   ~PyCapturer() {
@@ -28,7 +28,7 @@ class PyCapturer : public Guarded<Capturer> {
   }
 
   const std::shared_ptr<PyDevice>& device() const { return device_; }
-  Milliseconds limit(const Timeout& given) const { return given ? given->ms() : limit_; }
+  Milliseconds timeout(const Timeout& given) const { return given ? given->ms() : timeout_; }
 
   void begin_step(const StepInfo& step, nb::handle stream);
   void capture(int layer, nb::handle topk_ids, nb::handle weights);
@@ -43,7 +43,7 @@ class PyCapturer : public Guarded<Capturer> {
   const Slot* slots_of(nb::handle slot_mapping, PyStream& stream);
 
   std::shared_ptr<PyDevice> device_;
-  Milliseconds limit_;
+  Milliseconds timeout_;
   std::unique_ptr<Uploads> uploads_;
   std::uint64_t made_in_;
   std::shared_ptr<PyStream> own_stream_;  // of a host device, if none is given

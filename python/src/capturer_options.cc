@@ -93,7 +93,7 @@ void construct(PyCapturer* self, const Endpoint& endpoint, nb::handle given,
   }
   new (self) PyCapturer(std::move(capturer), std::move(device),
                         fmt::format("the Capturer of {}/{}", endpoint.instance, endpoint.dp_rank),
-                        endpoint.limit);
+                        endpoint.timeout);
 }
 
 }  // namespace

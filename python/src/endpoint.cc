@@ -30,7 +30,7 @@ nb::dict fields_of(const Endpoint& e) {
   fields["ring_depth"] = e.ring_depth;
   fields["steps_in_flight"] = e.steps_in_flight;
   fields["shm_layout"] = word_of(e.layout);
-  fields["limit"] = in_seconds(e.limit);
+  fields["timeout"] = in_seconds(e.timeout);
   fields["huge_pages"] = e.huge_pages;
   return fields;
 }
@@ -201,7 +201,8 @@ void bind_endpoint(nb::module_& m) {
       "__init__",
       [](Endpoint* self, std::string instance, const ModelShape& shape, std::int64_t num_slots,
          std::int64_t max_tokens, int dp_rank, int stage, int part, int ring_depth,
-         int steps_in_flight, const Choice<ShmLayout>& shm_layout, Seconds limit, bool huge_pages) {
+         int steps_in_flight, const Choice<ShmLayout>& shm_layout, Seconds timeout,
+         bool huge_pages) {
         Endpoint made{.instance = std::move(instance),
                       .dp_rank = dp_rank,
                       .stage = stage,
@@ -212,7 +213,7 @@ void bind_endpoint(nb::module_& m) {
                       .ring_depth = ring_depth,
                       .steps_in_flight = steps_in_flight,
                       .layout = shm_layout,
-                      .limit = limit.ms(),
+                      .timeout = timeout.ms(),
                       .huge_pages = huge_pages};
         made.validate();
         new (self) Endpoint(std::move(made));
@@ -220,10 +221,10 @@ void bind_endpoint(nb::module_& m) {
       nb::arg("instance"), nb::arg("shape"), nb::kw_only(), nb::arg("num_slots"),
       nb::arg("max_tokens"), nb::arg("dp_rank") = 0, nb::arg("stage") = 0, nb::arg("part") = 0,
       nb::arg("ring_depth") = 4, nb::arg("steps_in_flight") = 1, nb::arg("shm_layout") = "native",
-      nb::arg("limit") = 30.0, nb::arg("huge_pages") = false,
+      nb::arg("timeout") = 30.0, nb::arg("huge_pages") = false,
       "instance: the engine's name. num_slots: num_blocks * block_size of the anchor KV-cache "
       "group.\n"
-      "max_tokens: of a step. limit: seconds that a wait for the other end may take. "
+      "max_tokens: of a step. timeout: seconds that a wait for the other end may take. "
       "ArgumentError\n"
       "that names the field, its value and what is allowed.");
   endpoint.def_ro("instance", &Endpoint::instance)
@@ -237,7 +238,7 @@ void bind_endpoint(nb::module_& m) {
       .def_ro("steps_in_flight", &Endpoint::steps_in_flight)
       .def_prop_ro("shm_layout", [](const Endpoint& e) { return std::string(word_of(e.layout)); })
       .def_prop_ro(
-          "limit", [](const Endpoint& e) { return in_seconds(e.limit); }, "Seconds.")
+          "timeout", [](const Endpoint& e) { return in_seconds(e.timeout); }, "Seconds.")
       .def_ro("huge_pages", &Endpoint::huge_pages);
   add_fields(endpoint, "Endpoint", "def replace(self, **changes: typing.Any) -> Endpoint");
   m.def("endpoint_of", &endpoint_of, nb::arg("engine"), nb::arg("rank"),

@@ -25,13 +25,13 @@ SharedRoutes read_plan(PyReader& r, const RowPlan& plan, const Timeout& timeout,
     return SharedRoutes(read_rows(*use, plan));
   }
   return SharedRoutes(wait_in_parts(
-      r.limit(timeout), [&](Milliseconds part) { return read_rows(*use, plan, part); }));
+      r.timeout(timeout), [&](Milliseconds part) { return read_rows(*use, plan, part); }));
 }
 
 std::size_t move_plan(PyReader& r, const SharedMovePlan& plan, const Timeout& timeout) {
   const auto use = r.use();
   const auto rows = plan.owner();
-  return wait_in_parts(r.limit(timeout),
+  return wait_in_parts(r.timeout(timeout),
                        [&](Milliseconds part) { return move_rows(*use, *rows, part); });
 }
 
@@ -44,7 +44,7 @@ void fill_plan(PyReader& r, const FillPlan& plan, nb::handle rows, const Timeout
                static_cast<std::int64_t>(plan.slots.size() * use->shape().row_bytes()), false);
   const std::vector<std::byte> own(bytes.begin(), bytes.end());  // checked rows must not change
   const std::vector<RowState> of_rows = states_of(states, plan.slots.size());
-  wait_in_parts(r.limit(timeout),
+  wait_in_parts(r.timeout(timeout),
                 [&](Milliseconds part) { fill_rows(*use, plan, own, of_rows, part); });
 }
 
@@ -106,7 +106,7 @@ PyView view_plan(std::shared_ptr<PyReader> r, const RowPlan& plan, const std::st
                  const Timeout& timeout) {
   auto view = [&] {
     const auto use = r->use();
-    return wait_in_parts(r->limit(timeout),
+    return wait_in_parts(r->timeout(timeout),
                          [&](Milliseconds part) { return view_rows(*use, plan, holder, part); });
   }();
   return PyView(std::move(r), std::move(view));
@@ -175,7 +175,7 @@ class PyPending {
   auto with(const Timeout& timeout, Call&& call) {
     const auto ledger = ledger_->use();
     const auto reader = reader_->use();
-    return wait_in_parts(reader_->limit(timeout), call);
+    return wait_in_parts(reader_->timeout(timeout), call);
   }
 
  private:
@@ -251,7 +251,7 @@ void bind_read_rows(nb::module_& m) {
         nb::arg("timeout") = nb::none(), nb::kw_only(), nb::arg("wait") = true,
         "Waits for the plan's last step, then reads. TimeoutError after `timeout` seconds (by "
         "default\n"
-        "the endpoint's limit); the plan may then be tried again. A failed step is no error: its "
+        "the endpoint's timeout); the plan may then be tried again. A failed step is no error: its "
         "rows\n"
         "are missing. wait=False: what has arrived by now.");
   m.def("move_rows", &move_plan, nb::arg("reader"), nb::arg("plan"),

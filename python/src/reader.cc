@@ -59,7 +59,7 @@ void construct(PyReaderOf<T>* self, const char* kind, const Endpoint& endpoint,
     readable = fd;
   }
   new (self) PyReaderOf<T>(std::make_unique<T>(std::move(transport)), name_of(kind, endpoint),
-                           endpoint.limit, readable);
+                           endpoint.timeout, readable);
 }
 
 void open(PyReader* self, const Endpoint& endpoint, const Choice<Source>& given,
@@ -101,12 +101,12 @@ void add_common(nb::class_<PyReaderOf<T>>& reader, const char* enter) {
       "wait_for",
       [](R& r, GivenStep step, const Timeout& timeout) {
         const auto use = r.use();
-        wait_in_parts(r.limit(timeout), [&](Milliseconds part) { use->wait_for(step, part); });
+        wait_in_parts(r.timeout(timeout), [&](Milliseconds part) { use->wait_for(step, part); });
       },
       nb::arg("step"), nb::arg("timeout") = nb::none(),
       "Returns when the step's outcome is known. StepFailed if it failed. TimeoutError after "
       "`timeout`\n"
-      "seconds (the endpoint's limit by default), which says whether the worker lives.");
+      "seconds (the endpoint's timeout by default), which says whether the worker lives.");
   reader.def_prop_ro(
       "worker_alive", [](R& r) { return r.use()->worker_alive(); },
       "False once the worker, or one of several, has died or ended.");
@@ -227,14 +227,15 @@ void bind_reader(nb::module_& m) {
       "Reads rows that a worker published. One per worker (data-parallel rank). One thread at a "
       "time;\n"
       "with poll_every its calls may be made from any thread. Use it with `with`, or close() it.");
-  reader.def("__init__", &open, nb::arg("endpoint"), nb::arg("transport") = "device", nb::kw_only(),
-             nb::arg("topology") = nb::none(), nb::arg("poll_every") = nb::none(),
-             "Waits up to endpoint.limit for the worker: TimeoutError. MismatchError if its shape "
-             "or sizes\n"
-             "differ. topology: joins all ranks that publish for topology.dp_rank, where "
-             "`endpoint` describes\n"
-             "the whole engine. poll_every: seconds after which a thread polls (0.001 to 1); see "
-             "fileno().");
+  reader.def(
+      "__init__", &open, nb::arg("endpoint"), nb::arg("transport") = "device", nb::kw_only(),
+      nb::arg("topology") = nb::none(), nb::arg("poll_every") = nb::none(),
+      "Waits up to endpoint.timeout for the worker: TimeoutError. MismatchError if its shape "
+      "or sizes\n"
+      "differ. topology: joins all ranks that publish for topology.dp_rank, where "
+      "`endpoint` describes\n"
+      "the whole engine. poll_every: seconds after which a thread polls (0.001 to 1); see "
+      "fileno().");
   add_common(reader, "def __enter__(self) -> Reader");
   add_reads(reader);
 
@@ -247,7 +248,7 @@ void bind_reader(nb::module_& m) {
       "take",
       [](PyRequestReader& r, GivenRequest request, TokenRange positions, const Timeout& timeout) {
         const auto use = r.use();
-        return SharedRoutes(wait_in_parts(r.limit(timeout), [&](Milliseconds part) {
+        return SharedRoutes(wait_in_parts(r.timeout(timeout), [&](Milliseconds part) {
           return use->take(request, positions, part);
         }));
       },

@@ -81,7 +81,7 @@ bool store(PyStore& s, const nb::bytes& key, PyLedger& l, PyReader& r, GivenBloc
   const auto ledger = l.use();
   const auto reader = r.use();
   const BlockKey name = key_of(key);
-  return wait_in_parts(r.limit(timeout), [&](Milliseconds part) {
+  return wait_in_parts(r.timeout(timeout), [&](Milliseconds part) {
     return store_block(*use, name, *ledger, *reader, block, part);
   });
 }
@@ -94,9 +94,9 @@ std::int64_t load(PyStore& s, const std::vector<nb::bytes>& given, PyLedger& l, 
   const auto ledger = l.use();
   const auto reader = r.use();
   const auto keys = keys_of(given);
-  const Milliseconds limit = r.limit(timeout);
+  const Milliseconds wait = r.timeout(timeout);
   const nb::gil_scoped_release release;
-  return load_blocks(*use, keys, *ledger, *reader, step, request, position, limit);
+  return load_blocks(*use, keys, *ledger, *reader, step, request, position, wait);
 }
 
 void bind_stats(nb::module_& m) {

@@ -56,7 +56,7 @@ double quantile_us(const Times& times, double share) {
 class Load : public testing::Test {
  protected:
   // `readers` of each worker's own, all of one transport.
-  void start(Transport transport, int readers, Milliseconds limit) {
+  void start(Transport transport, int readers, Milliseconds timeout) {
     for (int w = 0; w < kWorkers; ++w) {
       setups_.push_back({{transport, Side::worker, nullptr},
                          static_cast<std::uint64_t>(w) + 1,
@@ -65,7 +65,7 @@ class Load : public testing::Test {
                           .num_slots = 64,
                           .max_tokens = 8,
                           .ring_depth = 512,
-                          .limit = limit}});
+                          .timeout = timeout}});
       const crash::Setup& setup = setups_.back();
       Shared& shared = *shared_.emplace_back();
       workers_.emplace_back([&] { run_worker(setup, shared, 1, kForEver, true); });
@@ -153,8 +153,8 @@ void pass(Milliseconds time) {
 }
 
 TEST_F(Load, H24ShmEightReadersTwoWorkersAndAReaderThatStallsWithTheLock) {
-  constexpr Milliseconds kLimit{500};
-  start(Transport::shm, 4, kLimit);
+  constexpr Milliseconds kTimeout{500};
+  start(Transport::shm, 4, kTimeout);
   const auto hold = [&](Milliseconds time) {
     std::deque<test::BufferLock> locks;
     for (const crash::Setup& setup : setups_) locks.emplace_back(setup.endpoint).lock_shared();
@@ -165,15 +165,15 @@ TEST_F(Load, H24ShmEightReadersTwoWorkersAndAReaderThatStallsWithTheLock) {
     hold(kShortStall);
     pass(kBetweenStalls);
   });
-  // Longer than the limit: an error each limit, and nothing worse.
+  // Longer than the timeout: an error each timeout, and nothing worse.
   const std::uint64_t before = timeouts();
   const Times stuck =
-      run("shm, a reader stalls for 3 times the limit of 500 ms", short_seconds(), [&] {
-        hold(3 * kLimit);
+      run("shm, a reader stalls for 3 times the timeout of 500 ms", short_seconds(), [&] {
+        hold(3 * kTimeout);
         pass(kBetweenStalls);
       });
   EXPECT_GT(timeouts(), before);
-  EXPECT_GE(quantile_us(stuck, 1), 1000.0 * static_cast<double>(kLimit.count()));
+  EXPECT_GE(quantile_us(stuck, 1), 1000.0 * static_cast<double>(kTimeout.count()));
   stop();
 }
 

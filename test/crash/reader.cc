@@ -75,7 +75,7 @@ class Follower {
   Step wait_for_next(Transport& reader, Step last) {
     bool failed = false;
     try {
-      reader.wait_for(last + 1, setup_.endpoint.limit);
+      reader.wait_for(last + 1, setup_.endpoint.timeout);
     } catch (const StepFailed& error) {
       failed = true;
       if (!fails(last + 1)) wrong(setup_, error.what());
@@ -279,7 +279,7 @@ class RequestFollower final : public Follower {
     std::vector<RowState> states(slots.size());
     std::vector<std::byte> rows(slots.size() * sizeof(Row));
     const TokenRange all{0, static_cast<std::int64_t>(slots.size())};
-    reader_->take(RequestId(step.value()), all, rows, states, setup_.endpoint.limit);
+    reader_->take(RequestId(step.value()), all, rows, states, setup_.endpoint.timeout);
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (fails(step) ? states[i] != RowState::missing : states[i] != RowState::present) {
         wrong(setup_, fmt::format("request {}: row {} is in state {}", step, i,

@@ -50,7 +50,7 @@ class Session {
                 .max_tokens = 8,
                 .ring_depth = 3,
                 .layout = c.transport == Transport::wire ? ShmLayout::wire : ShmLayout::native,
-                .limit = Milliseconds(2000)},
+                .timeout = Milliseconds(2000)},
                dry} {}
 
   Outcome run(int kills) {

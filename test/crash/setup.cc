@@ -60,10 +60,10 @@ void wrong(const Setup& setup, const std::string& what) {
 void check_in_time(const Setup& setup, std::chrono::steady_clock::time_point began,
                    const std::string& what) {
   const auto waited = std::chrono::steady_clock::now() - began;
-  if (waited < setup.endpoint.limit + std::chrono::seconds(20)) return;
-  wrong(setup, fmt::format("waited {} ms, limit {} ms, before: {}",
+  if (waited < setup.endpoint.timeout + std::chrono::seconds(20)) return;
+  wrong(setup, fmt::format("waited {} ms, timeout {} ms, before: {}",
                            std::chrono::duration_cast<Milliseconds>(waited).count(),
-                           setup.endpoint.limit.count(), what));
+                           setup.endpoint.timeout.count(), what));
 }
 
 void kill_here(const Case& c, int passing) {

@@ -85,7 +85,7 @@ inline bool fails(Step step) { return lacks_layer(step) || is_given_up(step); }
 inline constexpr int kWrong = 3;
 [[noreturn]] void wrong(const Setup& setup, const std::string& what);
 
-// A wait that began then must have ended by now: the limit, and what a busy machine takes.
+// A wait that began then must have ended by now: the timeout, and what a busy machine takes.
 void check_in_time(const Setup& setup, std::chrono::steady_clock::time_point began,
                    const std::string& what);
 

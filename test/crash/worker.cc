@@ -94,7 +94,7 @@ class Worker {
     });
   }
 
-  // A scheduler that is not there for a while is an error within the limit, and may come back:
+  // A scheduler that is not there for a while is an error within the timeout, and may come back:
   // calls again after it. begin_step() has that error too, if the step before it was given up.
   // False if told to stop first.
   template <class Call>
@@ -142,7 +142,7 @@ void run_worker(const Setup& setup, Shared& shared, std::uint32_t generation, St
     usleep(100);  // the reader keeps up
     if (step != 2 || arm_at_once) continue;
     // Killed while a reader is there to see it; if none comes, then without.
-    const auto deadline = Clock::now() + setup.endpoint.limit;
+    const auto deadline = Clock::now() + setup.endpoint.timeout;
     while (shared.attached < generation && !shared.stop && Clock::now() < deadline) usleep(200);
     arm();
   }

@@ -98,7 +98,7 @@ TEST(Protocol, AConfigurationArrivesAsItWasSent) {
   EXPECT_EQ(copy.endpoint.num_slots, 640);
   EXPECT_EQ(copy.endpoint.max_tokens, 77);
   EXPECT_EQ(copy.endpoint.ring_depth, config.endpoint.ring_depth);
-  EXPECT_EQ(copy.endpoint.limit, config.endpoint.limit);
+  EXPECT_EQ(copy.endpoint.timeout, config.endpoint.timeout);
   EXPECT_EQ(copy.endpoint.layout, moetap::ShmLayout::wire);
   EXPECT_EQ(copy.transport, TransportKind::device);
   EXPECT_TRUE(copy.rows_by_request);

@@ -46,7 +46,7 @@ class Fuzzed {
             .num_slots = 16,
             .max_tokens = 4,
             .layout = layout,
-            .limit = Milliseconds(0)};
+            .timeout = Milliseconds(0)};
   }
 
   void act() {

@@ -102,7 +102,7 @@ class Fuzzed {
                      .num_slots = 16,
                      .max_tokens = 4,
                      .ring_depth = 2,
-                     .limit = Milliseconds(0)};
+                     .timeout = Milliseconds(0)};
   fuzz::Input& input_;
   ChannelProducer producer_;
   std::unique_ptr<SlotReadTransport> by_slot_;

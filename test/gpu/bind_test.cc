@@ -79,7 +79,7 @@ class BindOn : public EndpointTest, public ::testing::WithParamInterface<DeviceM
   BindOn() {
     endpoint.shape = kShape;
     endpoint.max_tokens = kTokens;
-    endpoint.limit = Milliseconds(20'000);
+    endpoint.timeout = Milliseconds(20'000);
   }
 
   // Rows [0, present) are the step's, rows [present, count) are missing.

@@ -1,4 +1,4 @@
-// Gathers that a device runs are held to their time limit, shown with work that never ends by
+// Gathers that a device runs are held to their timeout, shown with work that never ends by
 // itself.
 #include "gpu/collective/collective_watch.h"
 
@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::expect_throw;
 
-constexpr Milliseconds kLimit{40};
+constexpr Milliseconds kTimeout{40};
 constexpr std::chrono::seconds kPatience{5};
 
 // Its operations end when they are let go, or aborted, as NCCL's do.
@@ -68,7 +68,7 @@ class CollectiveWatchTest : public testing::Test {
   Backend backend;
   std::unique_ptr<Device> device = make_host_device();
   std::unique_ptr<Stream> stream = device->make_stream();
-  CollectiveWatch watch{*device, backend, kLimit, "rank 1 of 4"};
+  CollectiveWatch watch{*device, backend, kTimeout, "rank 1 of 4"};
 };
 
 TEST_F(CollectiveWatchTest, WhatEndsInTimeIsFine) {
@@ -96,7 +96,7 @@ TEST_F(CollectiveWatchTest, TimeRunsFromWhenTheStreamComesToIt) {
   stream->call([](void* gate) { static_cast<std::atomic<bool>*>(gate)->wait(false); },
                &forward_pass_done);
   run();
-  std::this_thread::sleep_for(3 * kLimit);
+  std::this_thread::sleep_for(3 * kTimeout);
   EXPECT_NO_THROW(watch.check());
   backend.let_go();
   forward_pass_done = true;
@@ -123,7 +123,7 @@ TEST_F(CollectiveWatchTest, GraphsAreHeldToTheLimitWhereTheirLaunchIsTold) {
   stream->begin_capture();
   run();
   const std::unique_ptr<Graph> graph = stream->end_capture();
-  std::this_thread::sleep_for(3 * kLimit);
+  std::this_thread::sleep_for(3 * kTimeout);
   EXPECT_NO_THROW(watch.check());
   stream->launch(*graph);
   watch.until_here(*stream);
@@ -134,7 +134,7 @@ TEST_F(CollectiveWatchTest, GraphsAreHeldToTheLimitWhereTheirLaunchIsTold) {
   EXPECT_EQ(backend.aborts, 1);
 }
 
-// Launches queue up where the host is ahead: together they may take longer than the limit.
+// Launches queue up where the host is ahead: together they may take longer than the timeout.
 TEST_F(CollectiveWatchTest, AGraphsTimeRunsFromTheEndOfTheOneBeforeIt) {
   constexpr int kLaunches = 4;
   constexpr Milliseconds kWide{1500};  // whatever else runs on this machine

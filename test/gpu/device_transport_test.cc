@@ -32,7 +32,7 @@ class DeviceTransport : public EndpointTest {
     endpoint.num_slots = Scenario::kSlots;
     endpoint.max_tokens = Scenario::kMaxTokens;
     endpoint.ring_depth = 4;
-    endpoint.limit = Milliseconds(20'000);
+    endpoint.timeout = Milliseconds(20'000);
   }
 
   std::unique_ptr<Transport> transport(Device& device, int staging_depth = 2) const {
@@ -72,7 +72,7 @@ TEST_P(Delayed, TheCopyFollowsTheSnapshotAndTheNextSnapshotTheCopy) {  // H15
   engine.finish();
   EXPECT_TRUE(engine.failed().empty());
   for (const ScenarioStep& step : scenario.steps) {
-    reader.wait_for(step.step, endpoint.limit);
+    reader.wait_for(step.step, endpoint.timeout);
     expect_rows(reader, scenario, step);
   }
 }
@@ -109,13 +109,13 @@ TEST_P(Late, TheCopyFollowsTheSnapshotAndTheNextSnapshotTheCopy) {  // H14, H15
   engine.finish();
   EXPECT_TRUE(engine.failed().empty());
   for (const ScenarioStep& step : scenario.steps) {
-    reader.wait_for(step.step, endpoint.limit);
+    reader.wait_for(step.step, endpoint.timeout);
     expect_rows(reader, scenario, step);
   }
 }
 
 TEST_P(DeviceTransportOn, FullRingIsAnErrorThatLosesNothing) {  // H14
-  endpoint.limit = Milliseconds(30);
+  endpoint.timeout = Milliseconds(30);
   const Scenario scenario(kRouter, plain_steps(6));
   const auto device = GetParam()();
   Engine engine(*device, scenario, transport(*device), {});
@@ -140,7 +140,7 @@ TEST_P(DeviceTransportOn, FullRingIsAnErrorThatLosesNothing) {  // H14
 }
 
 TEST_F(DeviceTransport, DeviceThatIsBehindIsAnErrorThatBlamesIt) {
-  endpoint.limit = Milliseconds(30);
+  endpoint.timeout = Milliseconds(30);
   const Scenario scenario(kRouter, plain_steps(5));
   const auto device = make_host_device();
   Engine engine(*device, scenario, transport(*device), {});

@@ -97,7 +97,7 @@ class EndToEnd
     endpoint.shape = variant.shape;
     endpoint.num_slots = Scenario::kSlots;
     endpoint.max_tokens = Scenario::kMaxTokens;
-    endpoint.limit = Milliseconds(20'000);
+    endpoint.timeout = Milliseconds(20'000);
   }
 
   static Scenario make_scenario() {
@@ -146,7 +146,7 @@ void EndToEnd::read_while_it_runs(Reader& reader) {
   for (const ScenarioStep& step : scenario.steps) {
     SCOPED_TRACE(::testing::Message() << "step " << step.step);
     try {
-      reader.wait_for(step.step, endpoint.limit);
+      reader.wait_for(step.step, endpoint.timeout);
       EXPECT_FALSE(step.fails()) << "a step that cannot be right was published";
     } catch (const StepFailed& failure) {
       EXPECT_EQ(failure.step(), step.step);

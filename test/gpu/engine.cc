@@ -93,8 +93,8 @@ void Engine::publish(const ScenarioStep& step) {
   last_ = step.step;
 }
 
-void Engine::finish(Milliseconds limit) {
-  capturer_.finalize(last_, limit);
+void Engine::finish(Milliseconds timeout) {
+  capturer_.finalize(last_, timeout);
   take_failures();
 }
 

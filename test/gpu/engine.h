@@ -33,7 +33,7 @@ class Engine {
   void begin(const ScenarioStep& step);  // up to publish(), which may be repeated if it throws
   void publish(const ScenarioStep& step);
   // Waits until the last one is visible.
-  void finish(Milliseconds limit = Milliseconds(20'000));
+  void finish(Milliseconds timeout = Milliseconds(20'000));
 
   void end_request(RequestId request, RequestEnd how) { capturer_.end_request(request, how); }
 

@@ -38,7 +38,7 @@ class GivenUpStepOn : public EndpointTest,
     endpoint.shape = kRouter.shape;
     endpoint.num_slots = Scenario::kSlots;
     endpoint.max_tokens = kTokens;
-    endpoint.limit = kPatience;
+    endpoint.timeout = kPatience;
     make();
   }
 
@@ -195,7 +195,7 @@ TEST_P(GivenUpStepOn, IsToldAndTheNextStepWorks) {  // H37
 // Many in a row, of a worker that hears nothing from its scheduler: they take no room, and no time.
 TEST_P(GivenUpStepOn, NeedsNoScheduler) {  // H37, H14
   capturer.reset();
-  endpoint.limit = Milliseconds(kind() == Kind::per_request ? 20'000 : 20);
+  endpoint.timeout = Milliseconds(kind() == Kind::per_request ? 20'000 : 20);
   make();
   const std::vector<ScenarioStep> steps = plain_steps(7);
   for (int i = 0; i < 3; ++i) run(steps[static_cast<std::size_t>(i)]);

@@ -273,7 +273,7 @@ TEST_P(GatheredStepOn, ARankThatOnlyCapturesPublishesNothing) {
   RouteSink sink{};
   EXPECT_NO_THROW(capturer.route_sink(endpoint.shape.moe_layers()[0], sink));  // no step is open
   stream->synchronize();
-  endpoint.limit = Milliseconds(1);
+  endpoint.timeout = Milliseconds(1);
   EXPECT_THROW(make_shm_reader(endpoint), TimeoutError);
   EXPECT_THROW(make_device_reader(endpoint), TimeoutError);
   // It is a second cache for its model all the same (H12), but another stage's is not.

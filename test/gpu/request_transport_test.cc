@@ -34,7 +34,7 @@ class RequestTransport : public EndpointTest {
     endpoint.shape = shape;
     endpoint.num_slots = Scenario::kSlots;
     endpoint.max_tokens = Scenario::kMaxTokens;
-    endpoint.limit = kPatience;
+    endpoint.timeout = kPatience;
   }
 
   std::unique_ptr<Transport> transport(Device& device, Drafts drafts = Drafts::tree) const {
@@ -150,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, RequestTransportOn, ::testing::ValuesIn(every_
                          device_name);
 
 TEST_P(RequestTransportOn, FullRingIsAnErrorThatLosesNothing) {  // H14
-  endpoint.limit = Milliseconds(1000);  // also for the device, which is not to be late
+  endpoint.timeout = Milliseconds(1000);  // also for the device, which is not to be late
   const Scenario scenario(Router{endpoint.shape}, steps_of_one_request(20));
   const auto device = GetParam()();
   Engine engine(*device, scenario, transport(*device), {});
@@ -369,7 +369,7 @@ TEST_F(RequestTransport, ABrokenRingIsAnErrorLongBeforeTheTimeLimit) {
 }
 
 TEST_F(RequestTransport, DeviceThatIsBehindIsAnErrorThatBlamesIt) {
-  endpoint.limit = Milliseconds(30);
+  endpoint.timeout = Milliseconds(30);
   const Scenario scenario(Router{endpoint.shape}, steps_of_one_request(5));
   const auto device = make_host_device();
   Engine engine(*device, scenario, transport(*device), {});

@@ -27,7 +27,7 @@ constexpr Milliseconds kPatience{20'000};
 Endpoint with_shape(Endpoint endpoint, WeightType weights) {
   endpoint.shape = ModelShape({3}, 3, 200).with_weights(weights);
   endpoint.max_tokens = kTokens;
-  endpoint.limit = kPatience;
+  endpoint.timeout = kPatience;
   return endpoint;
 }
 

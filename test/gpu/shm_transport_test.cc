@@ -30,7 +30,7 @@ class ShmTransportOn : public EndpointTest, public ::testing::WithParamInterface
     endpoint.shape = ModelShape::uniform(5, 8, 128);
     endpoint.num_slots = Scenario::kSlots;
     endpoint.max_tokens = Scenario::kMaxTokens;
-    endpoint.limit = kPatience;
+    endpoint.timeout = kPatience;
   }
 
   std::unique_ptr<Device> device = GetParam()();
@@ -145,7 +145,7 @@ TEST_P(ShmTransportOn, StampThatAnotherProcessWroteFailsTheStepAndSaysSo) {
 }
 
 TEST_P(ShmTransportOn, LockThatIsHeldTooLongIsAnErrorThatLosesNothing) {  // H24
-  endpoint.limit = Milliseconds(20);
+  endpoint.timeout = Milliseconds(20);
   std::vector<ScenarioStep> steps = plain_steps(3);
   steps[1].trouble = Trouble::bad_id;
   const Scenario scenario(Router{endpoint.shape}, steps);

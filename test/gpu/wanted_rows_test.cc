@@ -41,7 +41,7 @@ class WantedRows : public EndpointTest {
     endpoint.num_slots = Scenario::kSlots;
     endpoint.max_tokens = Scenario::kMaxTokens;
     endpoint.ring_depth = 4;
-    endpoint.limit = kPatience;
+    endpoint.timeout = kPatience;
   }
 
   std::size_t record_bytes(std::int64_t tokens) const {
@@ -194,7 +194,7 @@ TEST_P(SlotRowsOn, SlotIsLookedAtOnlyIfItsTokenIsWanted) {
 }
 
 TEST_F(WantedRows, StepThatNobodyWantsWaitsForNoReader) {  // H14, H24
-  endpoint.limit = Milliseconds(30);
+  endpoint.timeout = Milliseconds(30);
   std::vector<std::optional<Ranges>> wanted(5);
   wanted[4] = Ranges{};
   const Scenario scenario(kRouter, steps_wanting(wanted));
@@ -205,7 +205,7 @@ TEST_F(WantedRows, StepThatNobodyWantsWaitsForNoReader) {  // H14, H24
 }
 
 TEST_F(WantedRows, StepThatNobodyWantsWaitsForNoLock) {  // H24
-  endpoint.limit = Milliseconds(30);
+  endpoint.timeout = Milliseconds(30);
   const Scenario scenario(kRouter, steps_wanting({Ranges{}}));
   const auto device = make_host_device();
   Engine engine(*device, scenario, make_shm_transport(*device, endpoint), {});

@@ -96,7 +96,7 @@ TEST_F(ChannelTest, AFullRingMakesTheWorkerWaitAndThenFailWithAllNames) {
     expect_next(consumer, 8);
   });
   Endpoint impatient = endpoint;
-  impatient.limit = Milliseconds(50);
+  impatient.timeout = Milliseconds(50);
   ChannelProducer producer(impatient);
   attached.wait();
   send(producer, 7);
@@ -232,7 +232,7 @@ TEST_F(ChannelTest, AReaderBeforeItsWorkerWaitsForIt) {
 }
 
 TEST_F(ChannelTest, AReaderWithoutAWorkerNamesWhatItWaitedFor) {
-  endpoint.limit = Milliseconds(30);
+  endpoint.timeout = Milliseconds(30);
   const std::string text = message_of<TimeoutError>([&] { ChannelConsumer consumer(endpoint); });
   EXPECT_TRUE(contains(text, "/moetap_" + endpoint.instance + "_0_ring")) << text;
 }
@@ -248,7 +248,7 @@ TEST_F(ChannelTest, ADeadWorkersRingIsNotReadAndIsReplacedByTheNext) {
   ready.wait();
   dead.kill();
   Endpoint impatient = endpoint;
-  impatient.limit = Milliseconds(300);
+  impatient.timeout = Milliseconds(300);
   const std::string text = message_of<TimeoutError>([&] { ChannelConsumer consumer(impatient); });
   // Any process that creates a segment meanwhile removes it.
   EXPECT_TRUE(contains(text, "died") || contains(text, "there is none")) << text;
@@ -341,7 +341,7 @@ TEST_F(ChannelTest, BadEndpointsAreRefusedBeforeAnythingIsMade) {
 // The one before died after it had given a record back and before it said so.
 TEST_F(ChannelTest, WhoTakesOverWakesAProducerThatTheLastOneLeftAsleep) {
   endpoint.ring_depth = 1;
-  endpoint.limit = 10 * kPatience;
+  endpoint.timeout = 10 * kPatience;
   Signal full;
   ChildProcess worker([&] {
     ChannelProducer producer(endpoint);

@@ -365,7 +365,7 @@ TEST_F(DeviceReaderInTwoProcesses, OneThatTakesOverHasNoneOfTheRowsThatWereTaken
 }
 
 TEST_F(DeviceReaderInTwoProcesses, AnotherShapeOrAnAbsentWorkerIsAnError) {
-  endpoint.limit = Milliseconds(20);
+  endpoint.timeout = Milliseconds(20);
   EXPECT_THROW(make_device_reader(endpoint), TimeoutError);
   ChannelProducer producer(endpoint);
   endpoint.shape = ModelShape::uniform(3, 2, 17);

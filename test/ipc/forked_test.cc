@@ -83,7 +83,7 @@ TEST_F(ForkedTest, AChildPutsNoRowsWithItsParentsReader) {
 
 // The lock of a description that it shares with its parent would exclude neither from the other.
 TEST_F(ForkedTest, AChildReadsUnderALockOfItsOwn) {
-  endpoint.limit = Milliseconds(30);
+  endpoint.timeout = Milliseconds(30);
   ShmWriter writer(endpoint);
   const auto reader = make_shm_reader(endpoint);
   writer.publish(1, unmarked(slots), rows(1));
@@ -146,7 +146,7 @@ TEST_F(ForkedTest, AChildTakesNoRecordOfItsParentsRing) {
 }
 
 TEST_F(ForkedTest, H25AChildThatEndsItsLeasesLeavesTheParentsNote) {
-  endpoint.limit = Milliseconds(1);
+  endpoint.timeout = Milliseconds(1);
   ChannelProducer producer(endpoint);
   ChannelConsumer consumer(endpoint);
   consumer.show_leases(1, "the parent's view", std::chrono::steady_clock::now());

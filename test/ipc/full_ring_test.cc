@@ -59,7 +59,7 @@ class FullRingTest : public test::EndpointTest {
 
   ChannelProducer make_worker() const {
     Endpoint impatient = endpoint;
-    impatient.limit = Milliseconds(20);
+    impatient.timeout = Milliseconds(20);
     return ChannelProducer(impatient);
   }
   // Once a scheduler is done with step 1, the ring is full.

@@ -84,7 +84,7 @@ class GuardsOff : public test::ShmTest {
     test::Signal read;
     test::ChildProcess early([&] {
       Endpoint own = ranks[0];
-      own.limit = Milliseconds(500);
+      own.timeout = Milliseconds(500);
       ChannelProducer worker(own);
       const auto publish = [&] {
         for (Step step = 1; step <= 3; ++step) {
@@ -116,7 +116,7 @@ class GuardsOff : public test::ShmTest {
   // A worker with a ring of one step whose scheduler does something else.
   bool worker_goes_on() {
     endpoint.ring_depth = 1;
-    endpoint.limit = Milliseconds(500);
+    endpoint.timeout = Milliseconds(500);
     ChannelProducer worker(endpoint);
     const auto reader = poll_in_thread(make_device_reader(endpoint));
     try {

@@ -110,8 +110,8 @@ TEST_F(JoinedReaderTest, H35ThoseThatAreThereAreReadWhileOthersAreWaitedFor) {
   EXPECT_EQ(late.join(), 0);
 }
 
-TEST_F(JoinedReaderTest, H35AttachesToAllWithinOneLimit) {
-  endpoint.limit = Milliseconds(2000);
+TEST_F(JoinedReaderTest, H35AttachesToAllWithinOneTimeout) {
+  endpoint.timeout = Milliseconds(2000);
   Signal read;
   ChildProcess first([&] {
     std::this_thread::sleep_for(Milliseconds(1500));

@@ -101,7 +101,7 @@ TEST_F(LimitsTest, OpenFilesOfTheProcess) {
 }
 
 TEST_F(LimitsTest, OpenFilesOfWhoAsksWhoseASegmentIs) {
-  endpoint.limit = Milliseconds(0);
+  endpoint.timeout = Milliseconds(0);
   const ChannelProducer producer(endpoint);
   ChildProcess child([&] {
     lower(RLIMIT_NOFILE, 64);

@@ -59,7 +59,7 @@ class Overtaken : public test::EndpointTest {
 
   static Endpoint small(Endpoint endpoint) {
     endpoint.ring_depth = 2;
-    endpoint.limit = Milliseconds(0);
+    endpoint.timeout = Milliseconds(0);
     return endpoint;
   }
 

@@ -30,9 +30,9 @@ using test::send_step;
 
 constexpr Milliseconds kPatience{test::kPatienceMs};
 
-bool readable(int fd, int limit_ms = test::kPatienceMs) {
+bool readable(int fd, int timeout_ms = test::kPatienceMs) {
   pollfd event{fd, POLLIN, 0};
-  return ::poll(&event, 1, limit_ms) == 1;
+  return ::poll(&event, 1, timeout_ms) == 1;
 }
 void clear(int fd) {
   std::uint64_t times = 0;
@@ -41,7 +41,7 @@ void clear(int fd) {
 
 class RingOfOne : public test::EndpointTest {
  protected:
-  RingOfOne() { endpoint.ring_depth = 1, endpoint.limit = kPatience; }
+  RingOfOne() { endpoint.ring_depth = 1, endpoint.timeout = kPatience; }
 };
 
 class PollThreadTest : public RingOfOne {

@@ -83,7 +83,7 @@ TEST_F(RemovedMeanwhile, H38RowsThatWereReadUnderALockFileThatIsGoneAreReadAgain
 // The writer has the lock of the file that is gone, and the reader that of the new one.
 TEST_F(RemovedMeanwhile, H38NothingIsReadWhileAWriterWritesUnderALockFileThatIsGone) {
   endpoint.layout = ShmLayout::wire;
-  endpoint.limit = Milliseconds(50);
+  endpoint.timeout = Milliseconds(50);
   ShmWriter writer(endpoint);
   const auto reader = make_shm_reader(endpoint);
   int looked = 0;

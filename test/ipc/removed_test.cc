@@ -232,7 +232,7 @@ TEST_P(RemovedWire, H38AFailedStepIsNotedInTheNewMemory) {
 }
 
 TEST_P(RemovedWire, H38ALockFileIsMadeAgainAndExcludesBothEnds) {
-  endpoint.limit = Milliseconds(100);
+  endpoint.timeout = Milliseconds(100);
   WireLock lock(endpoint);
   ChildProcess worker([&] {
     ShmWriter writer(endpoint);

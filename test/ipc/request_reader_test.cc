@@ -68,11 +68,11 @@ struct Taken {
 };
 
 Taken take(RequestReadTransport& reader, RequestId request, TokenRange range,
-           Milliseconds limit = kPatience) {
+           Milliseconds timeout = kPatience) {
   const auto count = static_cast<std::size_t>(range.size());
   Taken taken{std::vector<std::byte>(count * reader.shape().row_bytes(), std::byte{1}),
               std::vector<RowState>(count, RowState::stale)};
-  reader.take(request, range, taken.rows, taken.states, limit);
+  reader.take(request, range, taken.rows, taken.states, timeout);
   return taken;
 }
 

@@ -43,11 +43,11 @@ using test::SharedObject;
 
 constexpr int kSeeds = 6;
 constexpr int kCalls = 400;  // of the reader, for each seed
-constexpr Milliseconds kLimit{20};
+constexpr Milliseconds kTimeout{20};
 
 class Scribbler : public test::ShmTest, public testing::WithParamInterface<int> {
  protected:
-  Scribbler() { endpoint.limit = kLimit; }
+  Scribbler() { endpoint.timeout = kTimeout; }
 
   std::uint64_t seed() const { return static_cast<std::uint64_t>(GetParam()); }
 

@@ -47,7 +47,7 @@ class ShmFailure : public test::ShmTest {
   }
   Endpoint hasty() const {
     Endpoint result = endpoint;
-    result.limit = Milliseconds(30);
+    result.timeout = Milliseconds(30);
     return result;
   }
 };
@@ -132,7 +132,7 @@ TEST_F(ShmFailure, AWorkerThatDiesWhilePublishingLeavesMissingRowsAndAFreeLock) 
 }
 
 TEST_F(ShmFailure, H24ALockThatIsNotGivenBackEndsInAnErrorThatNamesFileAndHolder) {
-  endpoint.limit = Milliseconds(50);
+  endpoint.timeout = Milliseconds(50);
   ShmWriter writer(endpoint);
   const auto reader = make_shm_reader(endpoint);
   publish(writer, 1, {1});

@@ -302,7 +302,7 @@ TEST_F(ShmTransport, AReaderBeforeTheWorkerWaitsForIt) {
     finish.wait();
   });
   Endpoint hasty = endpoint;
-  hasty.limit = Milliseconds(30);
+  hasty.timeout = Milliseconds(30);
   const std::string message = message_of<TimeoutError>([&] { (void)make_shm_reader(hasty); });
   EXPECT_TRUE(contains(message, buffer_name(endpoint))) << message;
   go.raise();

@@ -270,9 +270,9 @@ class LockstepStage final : public SlotReadTransport {
     ++asked_.times[number_];
     return Step(asked_.times[1 - number_] >= 3 ? 1 : 0);
   }
-  void wait_for(Step, Milliseconds limit) override {
+  void wait_for(Step, Milliseconds timeout) override {
     if (asked_.times[1 - number_] < 3) throw TimeoutError(alive_ ? "late" : "dead");
-    EXPECT_EQ(limit, kNow) << "it is there";
+    EXPECT_EQ(timeout, kNow) << "it is there";
   }
   void read(std::span<const Slot>, std::span<const StepWindow>, std::span<std::byte>,
             std::span<RowState>) override {}

@@ -28,7 +28,7 @@ class TakenOver : public test::SegmentTest {
   }
   Segment attach_now() const {
     Endpoint hasty = endpoint;
-    hasty.limit = Milliseconds(0);
+    hasty.timeout = Milliseconds(0);
     return attach(name, bytes, hasty, kShmMagic, kShmVersion);
   }
 

@@ -251,7 +251,7 @@ TEST_F(WireTest, H33ABufferOfMoeLayersOnlyIsRefused) {
   PythonPeer python(endpoint);
   Endpoint other = endpoint;
   other.shape = ModelShape({0, 1}, 2, 16);
-  other.limit = Milliseconds(30);
+  other.timeout = Milliseconds(30);
   const std::string message = message_of<MismatchError>([&] { (void)make_shm_reader(other); });
   EXPECT_TRUE(contains(message, "2 hidden layers")) << message;
   EXPECT_THROW(ShmWriter{other}, MismatchError);
@@ -275,7 +275,7 @@ TEST_F(WireTest, PythonAttachesToTheBufferThatWeMadeAndItsRowsReachOurReader) {
 }
 
 TEST_F(WireTest, EachAccessExcludesPythons) {
-  endpoint.limit = Milliseconds(50);
+  endpoint.timeout = Milliseconds(50);
   WireLock lock(directory.path() / ("vllm_routed_experts_" + endpoint.instance + "_0.lock"));
   lock.lock();
   EXPECT_THROW(ShmWriter{endpoint}, TimeoutError);
@@ -421,7 +421,7 @@ TEST_F(WireTest, ABadPublishOrReadChangesNothing) {
 
 TEST_F(WireTest, AReaderWaitsForABufferOfItsSize) {
   Endpoint hasty = endpoint;
-  hasty.limit = Milliseconds(30);
+  hasty.timeout = Milliseconds(30);
   std::string message = message_of<TimeoutError>([&] { (void)make_shm_reader(hasty); });
   EXPECT_TRUE(contains(message, buffer_name(endpoint))) << message;
 
@@ -444,7 +444,7 @@ TEST_F(WireTest, AReaderWaitsForABufferOfItsSize) {
     pause();
   });
   const auto reader = make_shm_reader(endpoint);
-  other.limit = std::chrono::hours(24);
+  other.timeout = std::chrono::hours(24);
   // A living owner's is not going to be replaced.
   EXPECT_THROW(make_shm_reader(other), MismatchError);
 }

@@ -23,7 +23,8 @@ NUM_BLOCKS = 16
 def endpoint() -> Iterator[moetap.Endpoint]:
     """One of this test's own. Fails the test if it leaves shared memory behind."""
     instance = f"pytest-{os.getpid()}-{next(_count)}"
-    yield moetap.Endpoint(instance, SHAPE, num_slots=NUM_BLOCKS * BLOCK_SIZE, max_tokens=32, limit=5)
+    yield moetap.Endpoint(instance, SHAPE, num_slots=NUM_BLOCKS * BLOCK_SIZE, max_tokens=32,
+                          timeout=5)
     left = [segment.name for segment in moetap.find_segments() if instance in segment.name]
     for name in left:
         moetap.reclaim(name)

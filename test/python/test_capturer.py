@@ -268,7 +268,7 @@ def test_options(endpoint) -> None:
 
 
 def test_a_full_ring_is_a_timeout_and_the_step_stays_open(endpoint) -> None:
-    short = endpoint.replace(limit=0.1, ring_depth=2)
+    short = endpoint.replace(timeout=0.1, ring_depth=2)
     with moetap.Capturer(short, "host") as capturer:
         capturer.bind_all()
         number = 0
@@ -280,7 +280,7 @@ def test_a_full_ring_is_a_timeout_and_the_step_stays_open(endpoint) -> None:
 
 
 def test_a_step_is_published_again_with_other_slots(endpoint) -> None:
-    short = endpoint.replace(limit=0.1, ring_depth=1)
+    short = endpoint.replace(timeout=0.1, ring_depth=1)
     with moetap.Capturer(short, "host", staging_depth=1) as capturer, moetap.Reader(short) as reader:
         capturer.bind_all()
         run_step(capturer, 1, [0])

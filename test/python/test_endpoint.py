@@ -16,10 +16,10 @@ def endpoint(**fields) -> moetap.Endpoint:
 
 def test_fields() -> None:
     made = endpoint(dp_rank=1, stage=2, part=3, ring_depth=5, steps_in_flight=2,
-                    limit=1.5, huge_pages=False)
+                    timeout=1.5, huge_pages=False)
     assert (made.instance, made.shape, made.num_slots, made.max_tokens) == ("e", SHAPE, 64, 8)
     assert (made.dp_rank, made.stage, made.part, made.ring_depth) == (1, 2, 3, 5)
-    assert (made.steps_in_flight, made.shm_layout, made.limit, made.huge_pages) == (2, "native", 1.5, False)
+    assert (made.steps_in_flight, made.shm_layout, made.timeout, made.huge_pages) == (2, "native", 1.5, False)
 
 
 def test_replace_equality_and_pickle() -> None:
@@ -35,7 +35,7 @@ def test_replace_equality_and_pickle() -> None:
 
 @pytest.mark.parametrize("fields", [
     {"instance": "a/b"}, {"instance": ""}, {"num_slots": 0}, {"max_tokens": 0}, {"dp_rank": -1},
-    {"ring_depth": 0}, {"limit": -1}, {"limit": float("nan")}, {"shm_layout": "vllm"},
+    {"ring_depth": 0}, {"timeout": -1}, {"timeout": float("nan")}, {"shm_layout": "vllm"},
 ])
 def test_bad_endpoints(fields) -> None:
     with pytest.raises(moetap.ArgumentError):

@@ -24,8 +24,8 @@ def expected(step: int) -> np.ndarray:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_two_processes(endpoint, start, transport) -> None:
     here, there = multiprocessing.Pipe()
-    ends = endpoint.replace(limit=20)
-    start(process_ends.worker, ends, transport, 20, 0, there)
+    ends = endpoint.replace(timeout=20)
+    process = start(process_ends.worker, ends, transport, 20, 0, there)
     assert here.recv() == "ready"
     with moetap.Reader(ends, transport) as reader:
         for step in range(1, 21):
@@ -38,12 +38,14 @@ def test_two_processes(endpoint, start, transport) -> None:
         assert here.recv() == "published"
         assert (reader.read(range(8), (20, 20))[0].reshape(8, 3, 2) == expected(20)).all()
         here.send("end")
+    process.join(30)  # it removes its segments
+    assert process.exitcode == 0
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_killed_worker(endpoint, start, transport) -> None:
     here, there = multiprocessing.Pipe()
-    ends = endpoint.replace(limit=20)
+    ends = endpoint.replace(timeout=20)
     process = start(process_ends.worker, ends, transport, 9, 3, there)
     assert here.recv() == "ready"
     with moetap.Reader(ends, transport) as reader:

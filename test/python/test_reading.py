@@ -252,7 +252,7 @@ def test_other_descriptions_are_refused(endpoint) -> None:
         with moetap.Reader(endpoint), pytest.raises(moetap.OwnedError, match=str(os.getpid())):
             moetap.Reader(endpoint)
     with pytest.raises(moetap.TimeoutError, match=endpoint.instance):
-        moetap.Reader(endpoint.replace(limit=0.05))
+        moetap.Reader(endpoint.replace(timeout=0.05))
 
 
 def test_joined_stages(endpoint) -> None:

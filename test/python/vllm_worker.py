@@ -55,7 +55,7 @@ _count = itertools.count(1)
 def engine() -> Iterator[Engine]:
     endpoint = moetap.Endpoint(
         f"vllm-test-{os.getpid()}-{next(_count)}", SHAPE, num_slots=16 * BLOCK, max_tokens=16,
-        ring_depth=6, limit=5)
+        ring_depth=6, timeout=5)
     made = Engine(endpoint)
     yield made
     made.close()

@@ -27,9 +27,9 @@ TEST(NcclWithoutGpu, RefusesOtherDevices) {
 
 TEST(NcclWithoutGpu, RefusesNumbersThatMakeNoSense) {
   const std::unique_ptr<Device> host = make_host_device();
-  const auto refused = [&](int size, int rank, Milliseconds limit) {
+  const auto refused = [&](int size, int rank, Milliseconds timeout) {
     expect_throw<ArgumentError>(
-        [&] { (void)make_nccl_collective(*host, NcclId{}, size, rank, limit); }, {"ranks are 0"});
+        [&] { (void)make_nccl_collective(*host, NcclId{}, size, rank, timeout); }, {"ranks are 0"});
   };
   refused(0, 0, kPatience);
   refused(2, 2, kPatience);

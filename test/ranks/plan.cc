@@ -22,7 +22,7 @@ void for_each_field(AnyPlan& plan, Visit&& visit) {
   visit("trouble", plan.trouble);
   visit("trouble_step", plan.trouble_step);
   visit("steps", plan.steps);
-  visit("limit_ms", plan.limit_ms);
+  visit("timeout_ms", plan.timeout_ms);
 }
 
 void assign(std::string& field, std::string_view text) { field = text; }
@@ -95,7 +95,7 @@ Endpoint Plan::engine() const {
           .shape = router().shape,
           .num_slots = steps * kPadded,
           .max_tokens = kPadded,
-          .limit = Milliseconds(60'000)};
+          .timeout = Milliseconds(60'000)};
 }
 
 std::int64_t Plan::num_tokens(Step step, int dp_rank) const {

@@ -27,7 +27,7 @@ struct Plan {
   std::string trouble = "none";  // or late, too_late, dies, miscounts: tensor-parallel rank 1 does
   std::uint64_t trouble_step = 3;
   int steps = 9;
-  int limit_ms = 60'000;  // of a gather
+  int timeout_ms = 60'000;  // of a gather
 
   static Plan parse(int argc, char** argv);
   std::vector<std::string> arguments() const;

@@ -34,7 +34,7 @@ Rank::Rank(const Plan& plan, const Topology& topology, Device& device, MPI_Comm 
       weights_(device.allocate(static_cast<std::size_t>(num_layers() * max_rows() * kStride) *
                                weight_bytes(shape_.weight_type()))),
       slots_(device.allocate(Plan::kPadded * sizeof(Slot))),
-      ranks_(make_mpi_collective(device, tp_ranks, Milliseconds(plan.limit_ms))),
+      ranks_(make_mpi_collective(device, tp_ranks, Milliseconds(plan.timeout_ms))),
       capturer_(make_transport(plan, topology, device),
                 {.dp_rank = topology.dp_rank,
                  .dp_size = topology.dp_size,
@@ -188,7 +188,7 @@ void Rank::run(Step step) {
     }
     if (plan_.trouble == "late") std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (plan_.trouble == "too_late") {
-      std::this_thread::sleep_for(std::chrono::milliseconds(3 * plan_.limit_ms));
+      std::this_thread::sleep_for(std::chrono::milliseconds(3 * plan_.timeout_ms));
     }
   }
   route(step);

@@ -228,7 +228,7 @@ TEST_F(BrokenRanks, ADeadRankIsNamedByAllOthers) {
   plan.tp = 4;
   plan.parts = "uneven";
   plan.trouble = "dies";
-  plan.limit_ms = 1500;
+  plan.timeout_ms = 1500;
   const std::string said = run();
   for (const char* rank : {"0", "2", "3"}) {
     expect_said(said, std::string("rank ") + rank +
@@ -240,7 +240,7 @@ TEST_F(BrokenRanks, ARankThatComesTooLateIsNamed) {
   plan.tp = 2;
   plan.parts = "even";
   plan.trouble = "too_late";
-  plan.limit_ms = 700;
+  plan.timeout_ms = 700;
   expect_said(run(), "rank 0: TimeoutError: .*waited 700 ms, and of 2 ranks these are missing: 1;");
 }
 
@@ -248,7 +248,7 @@ TEST_F(BrokenRanks, RanksThatCountOtherwiseAreFound) {
   plan.tp = 4;
   plan.parts = "even";
   plan.trouble = "miscounts";
-  plan.limit_ms = 5000;
+  plan.timeout_ms = 5000;
   const std::string said = run();
   // Its own part is as long as rank 0 expects: what gives it away is the whole.
   expect_said(said, "rank 0: MismatchError: rank 1 puts its part at 9 of 30 elements, .* 9 of 36");

@@ -24,7 +24,7 @@ class ReadmeScheduler : public test::EndpointTest {
  protected:
   ReadmeScheduler() {
     endpoint.ring_depth = 2;
-    endpoint.limit = Milliseconds(test::kPatienceMs);
+    endpoint.timeout = Milliseconds(test::kPatienceMs);
   }
 
   void make_worker(OnFull on_full) {

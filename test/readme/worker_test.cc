@@ -27,7 +27,7 @@ class ReadmeWorker : public test::EndpointTest {
  protected:
   ReadmeWorker() {
     endpoint.ring_depth = 3;
-    endpoint.limit = Milliseconds(50);
+    endpoint.timeout = Milliseconds(50);
   }
 
   // What routers leave in device memory, and the slots.

@@ -116,7 +116,7 @@ inline constexpr std::string_view kEventNames[] = {"rows present",
                                                    "failures told",
                                                    "requests taken",
                                                    "steps dropped",
-                                                   "waits with a limit"};
+                                                   "waits with a timeout"};
 inline constexpr std::size_t kEvents = std::size(kEventNames);
 static_assert(static_cast<std::size_t>(Event::waits_with_limit) + 1 == kEvents);
 

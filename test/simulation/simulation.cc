@@ -113,7 +113,7 @@ Simulation::Replica::Replica(Simulation& s, int rank) : simulation_(s) {
                             .num_slots = options.num_blocks * kBlock,
                             .max_tokens = Stage::kMaxTokens,
                             .ring_depth = static_cast<int>(1 + dice.draw(3)),
-                            .limit = Milliseconds(0)};
+                            .timeout = Milliseconds(0)};
     StageOptions stage{.endpoint = endpoint,
                        .number = i,
                        .shm = shm,

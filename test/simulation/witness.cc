@@ -11,10 +11,10 @@ Step Witness::poll() {
   return last;
 }
 
-void Witness::wait_for(Step step, Milliseconds limit) {
+void Witness::wait_for(Step step, Milliseconds timeout) {
   const bool* failed = oracle_.failed(stage_, step);
   try {
-    reader_->wait_for(step, limit);
+    reader_->wait_for(step, timeout);
   } catch (const StepFailed&) {
     look_at_what_came(step);
     require((failed != nullptr && *failed) || oracle_.lost(stage_, step),

@@ -23,7 +23,7 @@ class Witness final : public SlotReadTransport {
   std::int64_t num_slots() const override { return reader_->num_slots(); }
   Step poll() override;
   std::function<void()> meanwhile = [] {};  // called before each look for what has come
-  void wait_for(Step step, Milliseconds limit) override;
+  void wait_for(Step step, Milliseconds timeout) override;
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override;
   void stamps(std::span<const Slot> slots, std::span<Step> written) override;
@@ -59,7 +59,7 @@ class RequestWitness final : public SlotReadTransport {
   const ModelShape& shape() const override { return reader_->shape(); }
   std::int64_t num_slots() const override { return num_slots_; }
   Step poll() override;
-  void wait_for(Step step, Milliseconds limit) override { reader_->wait_for(step, limit); }
+  void wait_for(Step step, Milliseconds timeout) override { reader_->wait_for(step, timeout); }
   void read(std::span<const Slot> slots, std::span<const StepWindow> windows,
             std::span<std::byte> rows, std::span<RowState> states) override;
   void put(Step step, std::span<const Slot> slots, std::span<const std::byte> rows,

@@ -153,7 +153,7 @@ TEST_F(Dump, WaitsForTheLockOfADeadWorkersBuffer) {
     test::BufferLock lock(endpoint);
     lock.lock();
     worker.kill();
-    result = dump("1", {"--limit", "20"});
+    result = dump("1", {"--timeout", "20"});
   }
   EXPECT_EQ(result.status, 6) << result.output;
   EXPECT_TRUE(contains(result.output, std::to_string(getpid()))) << "the holder";
@@ -467,7 +467,7 @@ TEST_F(Dump, SaysWhatElseWentWrongByItsStatus) {
   const Worker worker(endpoint, {{1}});
   test::BufferLock lock(endpoint);
   lock.lock();
-  const Result busy = dump("1", {"--limit", "20"});
+  const Result busy = dump("1", {"--timeout", "20"});
   EXPECT_EQ(busy.status, 6) << busy.output;
   EXPECT_TRUE(contains(busy.output, std::to_string(getpid()))) << "the holder";
   lock.unlock();

@@ -160,7 +160,7 @@ void Exchange::check_part(int rank) const {
       rank, theirs.offset, theirs.total, rank_, offsets_[index], head_.total));
 }
 
-void Exchange::throw_late(Milliseconds limit) const {
+void Exchange::throw_late(Milliseconds timeout) const {
   std::vector<int> missing;
   std::vector<int> not_taking;
   for (int rank = 0; rank < size_; ++rank) {
@@ -173,25 +173,25 @@ void Exchange::throw_late(Milliseconds limit) const {
   }
   throw TimeoutError(fmt::format(
       "gather {}: rank {} waited {} ms, and of {} ranks these are missing: {}{}; did they die, or "
-      "are they still in an earlier step? Start the ranks again, or raise the limit",
-      call_, rank_, limit.count(), size_, fmt::join(missing, ", "),
+      "are they still in an earlier step? Start the ranks again, or raise the timeout",
+      call_, rank_, timeout.count(), size_, fmt::join(missing, ", "),
       not_taking.empty() ? ""
                          : fmt::format(" (and not taking what was sent to them: {})",
                                        fmt::join(not_taking, ", "))));
 }
 
-void Exchange::complete(Milliseconds limit) {
+void Exchange::complete(Milliseconds timeout) {
   const auto start = Clock::now();
   while (!test_some()) {
     const auto waited = Clock::now() - start;
-    if (waited >= limit) throw_late(limit);
+    if (waited >= timeout) throw_late(timeout);
     pause(waited);
   }
 }
 
-void Exchange::run(const std::int32_t* from, std::int32_t* to, Milliseconds limit) {
+void Exchange::run(const std::int32_t* from, std::int32_t* to, Milliseconds timeout) {
   start(from);
-  complete(limit);
+  complete(timeout);
   for (std::size_t rank = 0; rank < counts_.size(); ++rank) {
     const auto& part =
         rank == static_cast<std::size_t>(rank_) ? memory_->own : memory_->parts[rank];

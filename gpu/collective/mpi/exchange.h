@@ -31,7 +31,7 @@ class Exchange {
 
   // Fills `to` when every part has arrived; otherwise leaves it unchanged. TimeoutError,
   // MismatchError, CollectiveError.
-  void run(const std::int32_t* from, std::int32_t* to, Milliseconds limit);
+  void run(const std::int32_t* from, std::int32_t* to, Milliseconds timeout);
 
  private:
   struct Memory {
@@ -40,10 +40,10 @@ class Exchange {
   };
 
   void start(const std::int32_t* from);
-  void complete(Milliseconds limit);
+  void complete(Milliseconds timeout);
   bool test_some();
   void check_part(int rank) const;
-  [[noreturn]] void throw_late(Milliseconds limit) const;
+  [[noreturn]] void throw_late(Milliseconds timeout) const;
   std::size_t part_bytes(int rank) const;
 
   MPI_Comm ranks_;

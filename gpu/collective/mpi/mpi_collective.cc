@@ -17,7 +17,7 @@ namespace {
 
 class MpiCollective final : public Collective {
  public:
-  MpiCollective(MPI_Comm ranks, Milliseconds limit) : ranks_(ranks), limit_(limit) {
+  MpiCollective(MPI_Comm ranks, Milliseconds timeout) : ranks_(ranks), timeout_(timeout) {
     MPI_Comm_size(ranks, &size_);
     MPI_Comm_rank(ranks, &rank_);
     MPI_Comm_set_errhandler(ranks, MPI_ERRORS_RETURN);
@@ -42,7 +42,7 @@ class MpiCollective final : public Collective {
   static void run(void* argument) noexcept;
 
   MPI_Comm ranks_;
-  Milliseconds limit_;
+  Milliseconds timeout_;
   int size_ = 0;
   int rank_ = 0;
   std::uint64_t calls_ = 0;
@@ -87,7 +87,7 @@ void MpiCollective::run(void* argument) noexcept {
   if (self.failed_.load(std::memory_order_acquire)) return;
   try {
     mpi::Exchange exchange(self.ranks_, call->number, call->counts);
-    exchange.run(call->from, call->to, self.limit_);
+    exchange.run(call->from, call->to, self.timeout_);
   } catch (...) {
     const std::lock_guard lock(self.failure_mutex_);
     self.failure_ = std::current_exception();
@@ -104,7 +104,7 @@ void MpiCollective::check() {
 }  // namespace
 
 std::unique_ptr<Collective> make_mpi_collective(Device& device, MPI_Comm ranks,
-                                                Milliseconds limit) {
+                                                Milliseconds timeout) {
   if (!device.name().starts_with("host")) {
     throw ArgumentError(
         fmt::format("device '{}' with a gather over MPI, which reads host memory only: use NCCL",
@@ -119,10 +119,10 @@ std::unique_ptr<Collective> make_mpi_collective(Device& device, MPI_Comm ranks,
         "MPI must be started with MPI_Init_thread(…, MPI_THREAD_MULTIPLE, …) before a gather over "
         "it is made: streams call it from threads of their own");
   }
-  if (limit <= Milliseconds(0)) {
-    throw ArgumentError(fmt::format("a time limit of {} ms", limit.count()));
+  if (timeout <= Milliseconds(0)) {
+    throw ArgumentError(fmt::format("a timeout of {} ms", timeout.count()));
   }
-  return std::make_unique<MpiCollective>(ranks, limit);
+  return std::make_unique<MpiCollective>(ranks, timeout);
 }
 
 }  // namespace moetap

@@ -38,8 +38,8 @@ void check_nccl(ncclResult_t result, const char* call, ncclComm_t comm) {
 // A communicator, and its operations with ranks that may never arrive.
 class Communicator final : public CollectiveBackend {
  public:
-  Communicator(ncclComm_t comm, int gpu, bool owned, Milliseconds limit)
-      : comm_(comm), gpu_(gpu), owned_(owned), limit_(limit) {}
+  Communicator(ncclComm_t comm, int gpu, bool owned, Milliseconds timeout)
+      : comm_(comm), gpu_(gpu), owned_(owned), timeout_(timeout) {}
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
   // Not ncclCommDestroy, which would wait for the other ranks.
@@ -54,13 +54,13 @@ class Communicator final : public CollectiveBackend {
 
   // Waits for a call that may continue in the background.
   void settle(ncclResult_t result, const char* call) {
-    const auto deadline = Clock::now() + limit_;
+    const auto deadline = Clock::now() + timeout_;
     while (result == ncclInProgress) {
       if (Clock::now() >= deadline) {
         throw TimeoutError(
             fmt::format("{} is not done after {} ms, so some rank is missing: start all of them, "
-                        "or raise the limit",
-                        call, limit_.count()));
+                        "or raise the timeout",
+                        call, timeout_.count()));
       }
       std::this_thread::sleep_for(std::chrono::microseconds(100));
       check_nccl(ncclCommGetAsyncError(comm_, &result), "ncclCommGetAsyncError", comm_);
@@ -86,12 +86,12 @@ class Communicator final : public CollectiveBackend {
   ncclComm_t comm_;
   int gpu_;
   bool owned_;
-  Milliseconds limit_;
+  Milliseconds timeout_;
 };
 
 class NcclCollective final : public Collective {
  public:
-  NcclCollective(Device& device, std::unique_ptr<Communicator> ranks, Milliseconds limit)
+  NcclCollective(Device& device, std::unique_ptr<Communicator> ranks, Milliseconds timeout)
       : gpu_(ranks->gpu()), comm_(std::move(ranks)) {
     ncclComm_t comm = comm_->get();
     check_nccl(ncclCommCount(comm, &size_), "ncclCommCount", comm);
@@ -102,7 +102,7 @@ class NcclCollective final : public Collective {
                       "same GPU",
                       device.name(), gpu));
     }
-    watch_.emplace(device, *comm_, limit, fmt::format("rank {} of {}", rank_, size_));
+    watch_.emplace(device, *comm_, timeout, fmt::format("rank {} of {}", rank_, size_));
   }
 
   int size() const override { return size_; }
@@ -170,12 +170,12 @@ NcclId make_nccl_id() {
 }
 
 std::unique_ptr<Collective> make_nccl_collective(Device& device, const NcclId& id, int size,
-                                                 int rank, Milliseconds limit) {
-  if (size < 1 || rank < 0 || rank >= size || limit <= Milliseconds(0)) {
+                                                 int rank, Milliseconds timeout) {
+  if (size < 1 || rank < 0 || rank >= size || timeout <= Milliseconds(0)) {
     throw ArgumentError(
         fmt::format("rank {} of {}, within {} ms: ranks are 0 to size - 1, and the "
-                    "limit must be above 0",
-                    rank, size, limit.count()));
+                    "timeout must be above 0",
+                    rank, size, timeout.count()));
   }
   const std::string name = device.name();
   if (!name.starts_with("cuda:")) {
@@ -189,20 +189,20 @@ std::unique_ptr<Collective> make_nccl_collective(Device& device, const NcclId& i
   config.blocking = 0;
   ncclComm_t comm = nullptr;
   const ncclResult_t begun = ncclCommInitRankConfig(&comm, size, unique, rank, &config);
-  auto communicator = std::make_unique<Communicator>(comm, gpu, true, limit);
+  auto communicator = std::make_unique<Communicator>(comm, gpu, true, timeout);
   communicator->settle(begun, "ncclCommInitRankConfig");
-  return std::make_unique<NcclCollective>(device, std::move(communicator), limit);
+  return std::make_unique<NcclCollective>(device, std::move(communicator), timeout);
 }
 
 std::unique_ptr<Collective> make_nccl_collective(Device& device, ncclComm* ranks,
-                                                 Milliseconds limit) {
-  if (ranks == nullptr || limit <= Milliseconds(0)) {
-    throw ArgumentError(fmt::format("a null communicator, or a limit of {} ms", limit.count()));
+                                                 Milliseconds timeout) {
+  if (ranks == nullptr || timeout <= Milliseconds(0)) {
+    throw ArgumentError(fmt::format("a null communicator, or a timeout of {} ms", timeout.count()));
   }
   int gpu = 0;
   check_nccl(ncclCommCuDevice(ranks, &gpu), "ncclCommCuDevice", ranks);
   return std::make_unique<NcclCollective>(
-      device, std::make_unique<Communicator>(ranks, gpu, false, limit), limit);
+      device, std::make_unique<Communicator>(ranks, gpu, false, timeout), timeout);
 }
 
 }  // namespace moetap

@@ -116,7 +116,7 @@ class MOETAP_API Capturer {
   [[nodiscard]] std::vector<StepFailed> take_failures() { return transport_->take_failures(); }
   std::uint64_t num_failed() const { return transport_->num_failed(); }
 
-  void finalize(Step step, Milliseconds limit) { transport_->finalize(step, limit); }
+  void finalize(Step step, Milliseconds timeout) { transport_->finalize(step, timeout); }
   // See Transport::dropped and Transport::end_request.
   DroppedSteps dropped() const { return transport_->dropped(); }
   void accept(Step step, RequestId request, std::int64_t num_tokens,

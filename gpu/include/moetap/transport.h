@@ -51,8 +51,8 @@ class MOETAP_API Transport {
   virtual void give_up(const Snapshot& step, Stream& stream) noexcept = 0;
 
   // Returns when the reader can see every step up to `step` that was delivered or given up.
-  // TimeoutError after `limit`.
-  virtual void finalize(Step step, Milliseconds limit) = 0;
+  // TimeoutError after `timeout`.
+  virtual void finalize(Step step, Milliseconds timeout) = 0;
 
   // The steps that were closed without their rows; see OnFull::drop.
   virtual DroppedSteps dropped() const { return {}; }
@@ -104,7 +104,7 @@ enum class HostCache : std::uint8_t {
 // What publish() does while there is no room for the step: the scheduler does not take in steps
 // (Reader::poll), or the device has not finished its copies.
 enum class OnFull : std::uint8_t {
-  wait,  // waits up to endpoint.limit, then throws TimeoutError
+  wait,  // waits up to endpoint.timeout, then throws TimeoutError
   drop,  // never waits: closes the step without its rows, which are missing. The scheduler's
          // wait_for() of that step throws StepFailed, and both ends count it: dropped()
 };
@@ -119,7 +119,7 @@ struct DeviceTransportOptions {
 
 // Takes a snapshot on the step's stream. Copies it asynchronously, on a stream of its own, into a
 // ring that the scheduler maps. Hands it over when the copy is done. publish() waits only while the
-// ring is full, up to endpoint.limit, or not at all: see OnFull.
+// ring is full, up to endpoint.timeout, or not at all: see OnFull.
 [[nodiscard]] MOETAP_API std::unique_ptr<Transport> make_device_transport(
     Device& device, const Endpoint& endpoint, DeviceTransportOptions options = {});
 

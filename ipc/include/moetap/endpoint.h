@@ -36,7 +36,7 @@ struct MOETAP_API Endpoint {
   // stages. A smaller ring would stall the engine.
   int steps_in_flight = 1;
   ShmLayout layout = ShmLayout::native;  // shm transport
-  Milliseconds limit{30'000};  // timeout of each wait for the other side: attach, full ring, lock
+  Milliseconds timeout{30'000};  // timeout of each wait for the other side: attach, full ring, lock
   // Worker: puts all its shared memory in huge pages (native layout); part of the last page may be
   // unused. An error says why if this machine has none, or too few free. To fall back to normal
   // pages, ask why_no_huge_pages() (segments.h) first.

@@ -12,11 +12,11 @@
 
 namespace moetap {
 
-// Stores the rows of a full block under its hash, after waiting up to `limit` for their steps.
+// Stores the rows of a full block under its hash, after waiting up to `timeout` for their steps.
 // Returns false, and stores nothing, if they are not all present or the store is full. TimeoutError
 // if a step does not arrive. ArgumentError if the store has another shape or block size.
 MOETAP_API bool store_block(BlockStore& store, const BlockKey& key, const Ledger& ledger,
-                            Reader& reader, BlockId block, Milliseconds limit);
+                            Reader& reader, BlockId block, Milliseconds timeout);
 
 // For tokens that were loaded from elsewhere: one block for each of `keys`, from `position` on.
 // Puts the rows that the store has and returns for how many blocks; the rows of other blocks are
@@ -25,6 +25,6 @@ MOETAP_API bool store_block(BlockStore& store, const BlockKey& key, const Ledger
 // present: they are missing, or stale where the block has rows of an earlier owner.
 MOETAP_API std::int64_t load_blocks(BlockStore& store, std::span<const BlockKey> keys,
                                     Ledger& ledger, Reader& reader, Step step, RequestId request,
-                                    std::int64_t position, Milliseconds limit);
+                                    std::int64_t position, Milliseconds timeout);
 
 }  // namespace moetap

@@ -28,11 +28,11 @@ class MOETAP_API PendingRows {
   // Call it before these blocks get new tokens. Reads the rows of all waiting requests that hold
   // any of them, and releases their blocks. Costs nothing if none is held. TimeoutError if a step
   // in flight does not arrive; requests that were not read then still wait and hold their blocks.
-  void take_early(std::span<const BlockId> blocks, Milliseconds limit);
+  void take_early(std::span<const BlockId> blocks, Milliseconds timeout);
 
   // Returns the request's rows, whether read now or early, and removes its plan. StateError if its
   // rows do not wait. After a TimeoutError they still wait.
-  Routes collect(RequestId request, Milliseconds limit);
+  Routes collect(RequestId request, Milliseconds timeout);
 
   // Discards the request's plan and rows. StateError as above.
   void drop(RequestId request);

@@ -37,10 +37,10 @@ class MOETAP_API ReadTransport {
   // The steps that the worker is known to have dropped (see OnFull).
   virtual DroppedSteps dropped() { return {}; }
 
-  // Returns when poll() >= step. StepFailed if this step failed. TimeoutError after `limit`; if the
-  // worker died, its message says so. A step of which no rows were wanted never arrives, and only a
-  // later one ends the wait. So wait for steps that computed rows you want.
-  virtual void wait_for(Step step, Milliseconds limit) = 0;
+  // Returns when poll() >= step. StepFailed if this step failed. TimeoutError after `timeout`; if
+  // the worker died, its message says so. A step of which no rows were wanted never arrives, and
+  // only a later one ends the wait. So wait for steps that computed rows you want.
+  virtual void wait_for(Step step, Milliseconds timeout) = 0;
 };
 
 // Rows by slot.
@@ -92,7 +92,7 @@ class MOETAP_API SlotReadTransport : public ReadTransport {
 class MOETAP_API RequestReadTransport : public ReadTransport {
  public:
   // Moves out the rows of a finished request at positions [range.start, range.end). Positions that
-  // the worker never computed (prefix hits) are missing. Waits up to `limit` for the request to
+  // the worker never computed (prefix hits) are missing. Waits up to `timeout` for the request to
   // arrive. TimeoutError also for a request of which no published step wanted a token: its rows are
   // never handed over. StateError for a request that was already taken.
   //
@@ -100,15 +100,15 @@ class MOETAP_API RequestReadTransport : public ReadTransport {
   // within the last computed span, tokens of that span were rejected. Unless the worker knows its
   // drafts (RequestSpan::num_drafts, Drafts::chain), only the span's first token then has a row.
   virtual void take(RequestId request, TokenRange range, std::span<std::byte> rows,
-                    std::span<RowState> states, Milliseconds limit) = 0;
+                    std::span<RowState> states, Milliseconds timeout) = 0;
 };
 
 // The scheduler's end of each transport, for a Reader or RequestReader. Each function waits up to
-// endpoint.limit for the worker's end to exist: TimeoutError with the name it waited for.
+// endpoint.timeout for the worker's end to exist: TimeoutError with the name it waited for.
 // MismatchError with both values if the worker's shape or sizes differ.
 
 // Gathers rows from the worker's buffer under the file lock, in bounded pieces. TimeoutError if the
-// lock is not free within endpoint.limit, MismatchError if the buffer's file was removed or
+// lock is not free within endpoint.timeout, MismatchError if the buffer's file was removed or
 // replaced while its worker lives; `rows` and `states` are unspecified then.
 //
 // In the wire layout, rows are `unverified` (with their bytes), or `missing` if all their ids are

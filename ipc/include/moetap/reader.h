@@ -38,7 +38,7 @@ class MOETAP_API Reader {
   // its steps (see OnFull). A scheduler that blocks elsewhere for longer uses a thread:
   // poll_in_thread() in <moetap/poll_thread.h>.
   Step poll() { return transport_->poll(); }
-  void wait_for(Step step, Milliseconds limit) { transport_->wait_for(step, limit); }
+  void wait_for(Step step, Milliseconds timeout) { transport_->wait_for(step, timeout); }
 
   // See ReadTransport::worker_alive and ReadTransport::dropped.
   bool worker_alive() { return transport_->worker_alive(); }
@@ -85,12 +85,12 @@ class MOETAP_API RequestReader {
 
   const ModelShape& shape() const { return transport_->shape(); }
   Step poll() { return transport_->poll(); }  // these four as in Reader
-  void wait_for(Step step, Milliseconds limit) { transport_->wait_for(step, limit); }
+  void wait_for(Step step, Milliseconds timeout) { transport_->wait_for(step, timeout); }
   bool worker_alive() { return transport_->worker_alive(); }
   DroppedSteps dropped() { return transport_->dropped(); }
 
   // See RequestReadTransport::take.
-  Routes take(RequestId request, TokenRange range, Milliseconds limit);
+  Routes take(RequestId request, TokenRange range, Milliseconds timeout);
 
  private:
   std::unique_ptr<RequestReadTransport> transport_;

@@ -17,12 +17,12 @@ namespace moetap {
 // MPI must be initialised with MPI_THREAD_MULTIPLE (StateError), and finalised only when the
 // streams are done. The device must be a host device (ArgumentError), as MPI reads its memory.
 //
-// A gather blocks its stream until every rank's part has arrived, for at most `limit`. TimeoutError
-// with the missing ranks, MismatchError with a rank whose counts differ. Parts are sent point to
-// point, so that the missing rank is known. gather() on a stream that records a graph is a
-// StateError: gather before or after the graph.
+// A gather blocks its stream until every rank's part has arrived, for at most `timeout`.
+// TimeoutError with the missing ranks, MismatchError with a rank whose counts differ. Parts are
+// sent point to point, so that the missing rank is known. gather() on a stream that records a graph
+// is a StateError: gather before or after the graph.
 [[nodiscard]] MOETAP_API std::unique_ptr<Collective> make_mpi_collective(Device& device,
                                                                          MPI_Comm ranks,
-                                                                         Milliseconds limit);
+                                                                         Milliseconds timeout);
 
 }  // namespace moetap

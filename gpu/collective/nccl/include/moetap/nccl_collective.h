@@ -24,18 +24,18 @@ MOETAP_API NcclId make_nccl_id();
 // an error, the communicator is aborted, so that nothing stays blocked. `device` is the rank's GPU,
 // opened by moetap (ArgumentError otherwise).
 
-// Connects as rank `rank` of `size`, within `limit`. TimeoutError. ArgumentError for a rank or size
-// that is not valid, CollectiveError for what NCCL refuses.
+// Connects as rank `rank` of `size`, within `timeout`. TimeoutError. ArgumentError for a rank or
+// size that is not valid, CollectiveError for what NCCL refuses.
 [[nodiscard]] MOETAP_API std::unique_ptr<Collective> make_nccl_collective(Device& device,
                                                                           const NcclId& id,
                                                                           int size, int rank,
-                                                                          Milliseconds limit);
+                                                                          Milliseconds timeout);
 
 // Uses the engine's own communicator, which the engine destroys after this object. After a failed
 // gather the communicator is already destroyed. A non-blocking communicator (ncclConfig_t::blocking
 // = 0) keeps to the timeout also while NCCL connects the ranks, in the first gather.
 [[nodiscard]] MOETAP_API std::unique_ptr<Collective> make_nccl_collective(Device& device,
                                                                           ncclComm* ranks,
-                                                                          Milliseconds limit);
+                                                                          Milliseconds timeout);
 
 }  // namespace moetap
