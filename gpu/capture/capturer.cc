@@ -4,13 +4,16 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "gpu/capture/outside_graph.h"
 #include "gpu/internal/device_cache.h"
 #include "gpu/internal/snapshot.h"
+#include "gpu/transport/step_failures.h"
 #include "lib/internal/injection.h"
 #include "lib/internal/number_format.h"
 #include "lib/internal/singleton.h"
@@ -193,6 +196,7 @@ void Capturer::begin_step(const StepInfo& step, Stream& stream) {
   phase_ = Phase::step;
   last_step_ = step.step;
   nothing_wanted_ = step.wanted && step.wanted->empty();
+  not_published_.clear();
   padded_tokens_ = padded;
   dp_total_ = dp.total;
 }
@@ -323,7 +327,13 @@ RouteOutput Capturer::route_output(int model_layer) const {
 
 void Capturer::publish(const Slot* slot_mapping, Stream& stream) {
   if (phase_ != Phase::step) throw StateError("publish() without begin_step()");
-  if (!nothing_wanted_) deliver(slot_mapping, stream);
+  try {
+    if (!nothing_wanted_) deliver(slot_mapping, stream);
+  } catch (const std::exception& error) {
+    // The reason if the step is then given up.
+    not_published_ = fmt::format("the worker gave it up, since publish() failed: {}", error.what());
+    throw;
+  }
   cache_->end_step(stream);
   phase_ = Phase::idle;
 }
@@ -341,8 +351,11 @@ void Capturer::deliver(const Slot* slot_mapping, Stream& stream) {
 void Capturer::give_up(const Slot* slot_mapping, Stream& stream) noexcept {
   if (phase_ != Phase::step || MOETAP_OFF("H37 a step that was given up")) return;
   phase_ = Phase::idle;
+  const std::string_view why = not_published_.empty() ? kGivenUp : not_published_;
   // The reader is not told of a step that has no rows.
-  if (!nothing_wanted_) transport_->give_up(Snapshot(*cache_, *wanted_, slot_mapping), stream);
+  if (!nothing_wanted_) {
+    transport_->give_up(Snapshot(*cache_, *wanted_, slot_mapping), why, stream);
+  }
   cache_->abandon_step(stream);
 }
 

@@ -9,7 +9,7 @@ class CaptureOnly final : public Transport {
   CaptureOnly(Device& device, const Endpoint& endpoint) : Transport(device, endpoint) {}
 
   void deliver(const Snapshot&, Stream&) override {}
-  void give_up(const Snapshot&, Stream&) noexcept override {}
+  void give_up(const Snapshot&, std::string_view, Stream&) noexcept override {}
   void finalize(Step, Milliseconds) override {}
 };
 

@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
+#include "gpu/transport/patience.h"
 #include "gpu/transport/request_transport.h"
 #include "gpu/transport/step_descriptor.h"
 #include "gpu/transport/step_pipeline.h"
@@ -32,13 +34,19 @@ class DeviceTransport final : public Transport {
     // So that acquire() waits only for the scheduler. Otherwise its error would blame the scheduler
     // for a slow device, and a device that runs its work inside calls would make no progress.
     const auto room = [this] { return pipeline_.in_flight() < depth_; };
+    std::byte* record = nullptr;
     if (on_full_ == OnFull::drop) {
       if (!pipeline_.wait_until(room, Milliseconds(0)) || !ring_.has_room()) {
         return drop(step.step(), 0);
       }
     }
-    if (!pipeline_.wait_until(room, endpoint().timeout)) throw_behind(endpoint().timeout);
-    std::byte* const record = ring_.acquire().data();
+    try {
+      if (!pipeline_.wait_until(room, endpoint().timeout)) throw_behind(endpoint().timeout);
+      record = acquire();
+    } catch (const TimeoutError&) {
+      without_room_ = step.step();
+      throw;
+    }
     try {
       pipeline_.publish(step, record, stream);
     } catch (...) {
@@ -48,9 +56,10 @@ class DeviceTransport final : public Transport {
   }
 
   // The reader needs no slots: it does not take an older row for one of a dropped step.
-  void give_up(const Snapshot& step, Stream&) noexcept override {
-    if (!MOETAP_OFF("H37 the reader hears of it")) drop(step.step(), 1);
-    failures().add(step.step(), kGivenUp);
+  void give_up(const Snapshot& step, std::string_view why, Stream&) noexcept override {
+    const bool had_room = without_room_ != step.step();
+    if (!MOETAP_OFF("H37 the reader hears of it")) drop(step.step(), had_room ? 1 : 0);
+    failures().add(step.step(), why);
   }
 
   void finalize(Step step, Milliseconds timeout) override {
@@ -62,6 +71,15 @@ class DeviceTransport final : public Transport {
   DroppedSteps dropped() const override { return ring_.dropped(); }
 
  private:
+  std::byte* acquire() {
+    try {
+      return ring_.acquire(patience_.next(ring_)).data();
+    } catch (const TimeoutError&) {
+      patience_.ended(ring_);
+      throw;
+    }
+  }
+
   void drop(Step step, std::uint64_t given_up) noexcept { ring_.drop({step, step, 1, given_up}); }
 
   void hand_over(const StepPipeline::Arrival& arrival) {
@@ -81,6 +99,8 @@ class DeviceTransport final : public Transport {
   OnFull on_full_;
   std::uint64_t depth_;
   ChannelProducer ring_;
+  Patience patience_{endpoint().timeout};
+  Step without_room_ = 0;  // the last step for which there was none in time
   Buffer pinned_;          // the ring's memory
   StepPipeline pipeline_;  // destroyed first: its copies into the ring must be done before the ring
                            // is unmapped

@@ -67,6 +67,7 @@ class RequestKeeper {
   bool caught_up(Step step) const;
   // Why it has not finished, if the scheduler is the cause.
   std::string stalled() const;
+  bool has_reader() const { return ring_.has_reader(); }
   // Rethrows the exception that ended the thread, if any.
   bool is_broken() const;
   void throw_broken() const;

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <string_view>
 #include <vector>
 
 #include "gpu/internal/wanted_tokens.h"
 #include "gpu/transport/drafted_steps.h"
+#include "gpu/transport/patience.h"
 #include "gpu/transport/request_keeper.h"
 #include "gpu/transport/step_pipeline.h"
 #include "lib/internal/number_format.h"
@@ -55,7 +57,7 @@ class RequestTransport final : public Transport {
     if (on_full_ == OnFull::drop && !may_publish(free)) {
       return drop(step.step(), 0);
     }
-    wait(free, endpoint().timeout, "for a free record of host memory");
+    wait_for_record(step.step(), free);
     keeper_.expect(num_published_, step.step(), requests_);
     pipeline_.publish(step, records_[num_published_ % records_.size()].data(), stream);
     ++num_published_;
@@ -63,10 +65,10 @@ class RequestTransport final : public Transport {
   }
 
   // Rows are stored by position, so slots are not needed.
-  void give_up(const Snapshot& step, Stream&) noexcept override {
-    failures().add(step.step(), kGivenUp);
+  void give_up(const Snapshot& step, std::string_view why, Stream&) noexcept override {
+    failures().add(step.step(), why);
     try {
-      drop(step.step(), 1);
+      drop(step.step(), without_room_ == step.step() ? 0 : 1);
     } catch (...) {
       lost_ = std::current_exception();
     }
@@ -112,6 +114,17 @@ class RequestTransport final : public Transport {
         Milliseconds(0));
   }
 
+  template <class Free>
+  void wait_for_record(Step step, Free&& free) {
+    try {
+      wait(free, patience_.next(keeper_), "for a free record of host memory");
+    } catch (const TimeoutError&) {
+      if (!keeper_.stalled().empty()) patience_.ended(keeper_);  // else it waited for the device
+      without_room_ = step;
+      throw;
+    }
+  }
+
   // Closes the open step without its rows.
   void drop(Step step, std::uint64_t given_up) {
     open_ = false;
@@ -150,7 +163,9 @@ class RequestTransport final : public Transport {
   std::vector<Buffer> records_;       // pinned; used round-robin
   std::vector<WantedSpan> requests_;  // requests of the open step's wanted tokens
   std::uint64_t num_published_ = 0;
-  bool open_ = false;        // between begin_step() and publish()
+  bool open_ = false;  // between begin_step() and publish()
+  Patience patience_{endpoint().timeout};
+  Step without_room_ = 0;    // the last step for which there was none in time
   std::exception_ptr lost_;  // why a step that was given up could not be reported
   RequestKeeper keeper_;
   StepPipeline pipeline_;  // destroyed first: its callbacks use all of the above

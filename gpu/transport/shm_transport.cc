@@ -6,6 +6,7 @@
 #include <exception>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -57,8 +58,9 @@ class ShmTransport final : public Transport {
     }
   }
 
-  void give_up(const Snapshot& step, Stream& stream) noexcept override {
+  void give_up(const Snapshot& step, std::string_view why, Stream& stream) noexcept override {
     given_up_ = step.step();
+    why_ = StepFault(why);
     given_up_slots_.assign(1, kBadSlot);  // until they are known
     try {
       if (step.slot_mapping() != nullptr) take_slots(step, stream);
@@ -85,8 +87,8 @@ class ShmTransport final : public Transport {
 
   void tell_given_up() {
     if (given_up_ == 0) return;
-    writer_.fail(given_up_, given_up_slots_, std::string(kGivenUp));
-    failures().add(std::exchange(given_up_, Step()), kGivenUp);
+    writer_.fail(given_up_, given_up_slots_, std::string(why_.text()));
+    failures().add(std::exchange(given_up_, Step()), why_.text());
   }
 
   // The slots of the wanted tokens, on the host.
@@ -114,6 +116,7 @@ class ShmTransport final : public Transport {
                        // read
   Buffer tokens_;      // its copy on the device
   Step given_up_ = 0;  // the previous step, if the reader could not be told of it
+  StepFault why_;      // it was given up
   std::vector<MarkedSlot> given_up_slots_;
 };
 

@@ -60,9 +60,11 @@ class MOETAP_INTERNAL_API ChannelProducer {
   std::span<std::byte> memory() const;  // everything, for pinning
 
   // The next free record's bytes, to be filled by the host or by a copy. While the ring is full it
-  // waits (spins, then sleeps) up to endpoint.timeout. Then TimeoutError with the ring's depth, the
-  // oldest step in it, the consumer's pid and the lease that it waits for, if any. MismatchError if
-  // the consumer's counter is not valid, or the ring has lost its name. One thread.
+  // waits (spins, then sleeps) up to `timeout`, or endpoint.timeout. Then TimeoutError with the
+  // ring's depth, the oldest step in it, the consumer's pid and the lease that it waits for, if
+  // any. MismatchError if the consumer's counter is not valid, or the ring has lost its name. One
+  // thread.
+  [[nodiscard]] std::span<std::byte> acquire(Milliseconds timeout);
   [[nodiscard]] std::span<std::byte> acquire();
 
   // Takes back the last acquired record, which will not be handed over. In acquire()'s thread,
@@ -71,6 +73,9 @@ class MOETAP_INTERNAL_API ChannelProducer {
 
   // Whether acquire() would return at once. MismatchError as acquire(), and in its thread.
   bool has_room();
+
+  // Whether a living consumer is attached. Any thread. A system call.
+  bool has_reader() const;
 
   // Tells the consumer that these steps are dropped. They come after all acquired records and
   // before any later one. They have no record, as there is no room. `total` and `given_up` count

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -57,7 +58,7 @@ struct MOETAP_HIDDEN ChannelProducer::State {
     return mine - released;
   }
 
-  [[noreturn]] void throw_full() const;
+  [[noreturn]] void throw_full(Milliseconds timeout) const;
   std::string describe_reader() const;
 
   const Endpoint endpoint;
@@ -78,24 +79,29 @@ struct MOETAP_HIDDEN ChannelProducer::State {
 
 std::string ChannelProducer::State::describe_reader() const {
   const pid_t reader = segment.peer_pid();
-  if (reader == 0) return "not there";
+  if (reader == 0) {
+    return "not there. Start a reader, which takes in what waits; until one is there, later steps "
+           "do not wait for it";
+  }
   const std::string lent = ring.control().lent.describe();
-  if (lent.empty()) return fmt::format("process {}", reader);
+  constexpr std::string_view kRemedy =
+      "Let the scheduler read every step, or raise ring_depth or timeout of the endpoint";
+  if (lent.empty()) return fmt::format("process {}. {}", reader, kRemedy);
   return fmt::format(
-      "process {}, which takes no records in while it lends rows: {}. detach() views that are kept",
-      reader, lent);
+      "process {}, which takes no records in while it lends rows: {}. detach() views that are "
+      "kept. {}",
+      reader, lent, kRemedy);
 }
 
-void ChannelProducer::State::throw_full() const {
+void ChannelProducer::State::throw_full(Milliseconds timeout) const {
   const std::uint64_t released = ring.control().released.load(std::memory_order_acquire);
   const std::uint64_t waiting = committed.load(std::memory_order_acquire) - released;
   const std::string oldest =
       waiting == 0 ? std::string("none") : std::to_string(ring.descriptor(released).step.value());
   throw TimeoutError(fmt::format(
       "waited {} ms for a free record in {}: of its {} records {} wait for the scheduler, the "
-      "oldest is of step {}; its reader is {}. Let the scheduler read every step, or raise "
-      "ring_depth or timeout of the endpoint",
-      endpoint.timeout.count(), segment.name(), ring.depth(), waiting, oldest, describe_reader()));
+      "oldest is of step {}; its reader is {}",
+      timeout.count(), segment.name(), ring.depth(), waiting, oldest, describe_reader()));
 }
 
 ChannelProducer::ChannelProducer(const Endpoint& endpoint)
@@ -104,15 +110,17 @@ ChannelProducer::~ChannelProducer() = default;
 
 std::span<std::byte> ChannelProducer::memory() const { return state_->segment.bytes(); }
 
-std::span<std::byte> ChannelProducer::acquire() {
+std::span<std::byte> ChannelProducer::acquire() { return acquire(state_->endpoint.timeout); }
+
+std::span<std::byte> ChannelProducer::acquire(Milliseconds timeout) {
   State& s = *state_;
   s.maker.require("the ChannelProducer of ", s.segment.name());
   if (s.look.is_due()) s.segment.require_name();
   const auto has_room = [&s] {
     return MOETAP_OFF("H14 a full ring") || s.taken() < s.ring.depth();
   };
-  if (!wait_until(s.ring.control().freed, deadline_after(s.endpoint.timeout), has_room)) {
-    s.throw_full();
+  if (!wait_until(s.ring.control().freed, deadline_after(timeout), has_room)) {
+    s.throw_full(timeout);
   }
   const std::uint64_t number = s.acquired.load(std::memory_order_relaxed);
   s.dropped_before[number % s.ring.depth()] =
@@ -138,6 +146,8 @@ bool ChannelProducer::has_room() {
   if (state_->look.is_due()) state_->segment.require_name();
   return false;
 }
+
+bool ChannelProducer::has_reader() const { return state_->segment.peer_pid() != 0; }
 
 void ChannelProducer::drop(const DropRun& steps) noexcept {
   State& s = *state_;
@@ -179,7 +189,7 @@ void ChannelProducer::wait_committed(Milliseconds timeout) {
   if (!wait_until(s.ring.control().published, deadline_after(timeout), done)) {
     throw TimeoutError(
         fmt::format("waited {} ms until record {} of {} was filled, but only {} are: the device's "
-                    "copies have not finished",
+                    "copies have not finished, is their stream waiting for something?",
                     timeout.count(), acquired, s.segment.name(), s.committed.load()));
   }
 }

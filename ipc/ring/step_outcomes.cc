@@ -56,16 +56,16 @@ void StepOutcomes::dropped(const DropRun& run, const std::string& channel) {
 
 std::string StepOutcomes::why_dropped(const DropRun& run, const DropRun& before) {
   constexpr std::string_view kFull =
-      "its ring was full and it is not to wait (OnFull::drop: call poll() more often, or raise "
-      "ring_depth)";
-  constexpr std::string_view kGaveUp = "it gave it up, as when its forward pass threw";
+      "its ring was full, since the scheduler did not take steps in or the device was late (call "
+      "poll() more often, or raise ring_depth)";
+  constexpr std::string_view kGaveUp =
+      "it gave it up, as when its forward pass or publish() threw: see its take_failures()";
   const std::uint64_t given_up = run.given_up - before.given_up;
   if (given_up == 0) return std::string(kFull);
   if (given_up == run.total - before.total) return std::string(kGaveUp);
   return fmt::format(
-      "of the {} that it dropped one after the other it gave up {}, as when a forward pass threw; "
-      "for "
-      "the others {}",
+      "of the {} that it dropped one after the other it gave up {}, as when a forward pass or "
+      "publish() threw (see its take_failures()); for the others {}",
       run.total - before.total, given_up, kFull);
 }
 

@@ -40,9 +40,9 @@ class FakeTransport final : public Transport {
     if (busy) throw TimeoutError("the ring is full");
     ++published;
   }
-  void give_up(const Snapshot& step, Stream&) noexcept override {
+  void give_up(const Snapshot& step, std::string_view why, Stream&) noexcept override {
     given_up.emplace_back(step.step(), step.slot_mapping());
-    failures().add(step.step(), "given up");
+    failures().add(step.step(), why);
   }
   void finalize(Step step, Milliseconds) override { finalized = step; }
   void end_request(RequestId request, RequestEnd) override { ended = request; }

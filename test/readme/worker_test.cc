@@ -6,12 +6,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "readme_worker.h"
+#include "test/ipc/child_process.h"
+#include "test/ipc/message_of.h"
 #include "test/ipc/test_endpoint.h"
 
 namespace moetap {
@@ -80,7 +84,8 @@ TEST_F(ReadmeWorker, GoesOnAfterAThrowAFailedStepAndAFullRing) {
   for (const char* text :
        {"the model is out of memory", "step 2 failed: the worker gave it up",
         "step 3 failed: layer 0, token 0: expert id 16 is outside",
-        "waited 50 ms for a free record", "step 5 failed: the worker gave it up"}) {
+        "waited 50 ms for a free record",
+        "step 5 failed: the worker gave it up, since publish() failed: waited 50 ms"}) {
     EXPECT_NE(said.find(text), said.npos) << text << " is not in:\n" << said;
   }
   EXPECT_EQ(std::ranges::count(said, '\n'), 5) << said;
@@ -92,6 +97,70 @@ TEST_F(ReadmeWorker, GoesOnAfterAThrowAFailedStepAndAFullRing) {
   reader.read({&slot, 1}, {&window, 1}, row, {&state, 1});
   EXPECT_EQ(state, RowState::present);
   EXPECT_EQ(row[0], std::byte{3});
+}
+
+// Its scheduler is another process, which is killed. The worker waits once for a successor.
+TEST_F(ReadmeWorker, DoesNotWaitForASchedulerThatIsGone) {
+  constexpr Step kRead = 11;    // no step of trouble
+  constexpr Step kWaits = 15;   // 12, 13 and 14 are in the ring
+  constexpr Step kBefore = 25;  // a successor is there
+  constexpr Step kEnd = 27;
+  constexpr Milliseconds kPatience{test::kPatienceMs};
+  endpoint.timeout = kPatience;
+  test::Signal ready, go;
+  test::ChildProcess scheduler([&] {
+    const auto reader = make_device_reader(endpoint);
+    reader->wait_for(kRead, kPatience);
+    ready.raise();
+    for (;;) pause();
+  });
+  test::ChildProcess successor([&] {
+    go.wait();
+    const auto reader = make_device_reader(endpoint);
+    reader->wait_for(14, kPatience);
+    ready.raise();
+    reader->wait_for(kEnd, kPatience);
+    for (const Step step : {kWaits, kBefore}) {
+      const std::string why =
+          test::message_of<StepFailed>([&] { reader->wait_for(step, kPatience); });
+      EXPECT_TRUE(test::contains(why, "its ring was full")) << why;
+      EXPECT_FALSE(test::contains(why, "forward pass")) << why;
+    }
+    EXPECT_EQ(reader->dropped().count, kBefore - kWaits + 1);
+    EXPECT_EQ(reader->dropped().given_up, 0u);
+  });
+  endpoint.timeout = Milliseconds(1500);
+
+  WorkersRoutes worker(endpoint);
+  const Buffer picks = make_model(worker);
+  const auto run_all = [&](Step first, Step last) {
+    testing::internal::CaptureStdout();
+    const auto start = std::chrono::steady_clock::now();
+    for (Step step = first; step <= last; ++step) run(worker, picks, step);
+    const auto took = std::chrono::steady_clock::now() - start;
+    return std::pair(took, testing::internal::GetCapturedStdout());
+  };
+  run_all(kRead, kRead);
+  ready.wait();
+  scheduler.kill();
+  const auto [first, of_first] = run_all(kRead + 1, kWaits);
+  EXPECT_GE(first, endpoint.timeout);
+  EXPECT_TRUE(test::contains(of_first, "waited 1500 ms for a free record")) << of_first;
+  EXPECT_TRUE(test::contains(of_first, "its reader is not there. Start a reader")) << of_first;
+  const auto [later, of_later] = run_all(kWaits + 1, kBefore);
+  EXPECT_LT(later, endpoint.timeout);
+  EXPECT_TRUE(test::contains(of_later,
+                             "step 25 failed: the worker gave it up, since publish() "
+                             "failed: waited 0 ms for a free record"))
+      << of_later;
+  EXPECT_FALSE(test::contains(of_first + of_later, "forward pass")) << of_later;
+
+  go.raise();
+  ready.wait();
+  const auto [after, of_after] = run_all(kBefore + 1, kEnd);
+  EXPECT_EQ(of_after, "");
+  worker.capturer.finalize(kEnd, kPatience);
+  EXPECT_EQ(successor.join(), 0);
 }
 
 }  // namespace

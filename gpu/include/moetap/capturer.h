@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace moetap {
@@ -144,6 +145,7 @@ class MOETAP_API Capturer {
   Phase phase_ = Phase::idle;
   Step last_step_ = 0;
   bool nothing_wanted_ = false;     // of the open step
+  std::string not_published_;       // why its publish() failed; empty if it did not
   std::int64_t padded_tokens_ = 0;  // of the open step or graph
   std::int64_t dp_total_ = 0;       // sum(dp_tokens) of the open step
 };

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace moetap {
@@ -45,10 +46,10 @@ class MOETAP_API Transport {
   // has changed, and the call may be repeated.
   virtual void deliver(const Snapshot& step, Stream& stream) = 0;
 
-  // Ends the step without its rows: it has failed, and the reader is told. The slot mapping is null
-  // if there was no deliver(). Like deliver() it may block for a lock or the device, but it never
-  // waits for room in a ring.
-  virtual void give_up(const Snapshot& step, Stream& stream) noexcept = 0;
+  // Ends the step without its rows: it has failed, and the reader is told. `why` says why, for
+  // take_failures(). The slot mapping is null if there was no deliver(). Like deliver() it may
+  // block for a lock or the device, but it never waits for room in a ring.
+  virtual void give_up(const Snapshot& step, std::string_view why, Stream& stream) noexcept = 0;
 
   // Returns when the reader can see every step up to `step` that was delivered or given up.
   // TimeoutError after `timeout`.
@@ -104,7 +105,8 @@ enum class HostCache : std::uint8_t {
 // What publish() does while there is no room for the step: the scheduler does not take in steps
 // (Reader::poll), or the device has not finished its copies.
 enum class OnFull : std::uint8_t {
-  wait,  // waits up to endpoint.timeout, then throws TimeoutError
+  wait,  // waits up to endpoint.timeout, then throws TimeoutError. After a wait that ended while no
+         // reader was there, it throws at once until there is one
   drop,  // never waits: closes the step without its rows, which are missing. The scheduler's
          // wait_for() of that step throws StepFailed, and both ends count it: dropped()
 };

@@ -56,8 +56,8 @@ enum class RequestEnd : std::uint8_t {
   aborted,    // discard them
 };
 
-// Steps that a worker closed without their rows, which are missing. Either the engine gave the step
-// up, or the ring was full and the worker is set not to wait for the scheduler (OnFull::drop). If
+// Steps that a worker closed without their rows, which are missing. Either the ring was full: at
+// once (OnFull::drop), or until the timeout. Or the engine gave the step up for another reason. If
 // several ranks are read as one, the counts are sums over them: a step that two of them dropped
 // counts twice.
 struct DroppedSteps {
