@@ -19,10 +19,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Several names for one fact: layers before it are dense (DeepSeek, LFM2, Motif, Inkling, HunYuan).
+// Several names for one fact: layers before it are dense (DeepSeek, LFM2, Motif, Inkling, HunYuan,
+// llama.cpp's files).
 constexpr std::string_view kDenseFirst[] = {"first_k_dense_replace", "num_dense_layers",
-                                            "n_dense_first_layers", "dense_mlp_idx",
-                                            "moe_layer_num_skipped"};
+                                            "n_dense_first_layers",  "dense_mlp_idx",
+                                            "moe_layer_num_skipped", "leading_dense_block_count"};
 
 constexpr std::string_view kEveryNth[] = {"moe_layer_freq", "route_every_n"};
 
@@ -58,8 +59,9 @@ constexpr Number kNomic[] = {{"moe_every_n_layers", 2, is_after_multiple}};
 constexpr Number kLfm2[] = {{"num_dense_layers", 0, is_from}};
 constexpr Number kInkling[] = {{"dense_mlp_idx", 0, is_from}};
 constexpr Number kHunYuan[] = {{"moe_layer_num_skipped", 0, is_from}};
-constexpr Family kFamilies[] = {kDeepSeek, kErnie, kLlama4,  kArctic,
-                                kNomic,    kLfm2,  kInkling, kHunYuan};
+constexpr Number kLlamaCpp[] = {{"leading_dense_block_count", 0, is_from}};
+constexpr Family kFamilies[] = {kDeepSeek, kErnie,   kLlama4,  kArctic,  kNomic,
+                                kLfm2,     kInkling, kHunYuan, kLlamaCpp};
 
 // What a configuration says in one way: by a list, or by the numbers of one family.
 struct Schedule {
@@ -99,7 +101,8 @@ class MoeLayers {
     if (differs == a.moe.end()) return;
     throw ArgumentError(
         fmt::format("{}, but {}: layer {} has experts by the one and none by the "
-                    "other",
+                    "other. Correct the one that is wrong, or name the MoE layers with "
+                    "ModelShape's constructor",
                     a.says, b.says, differs - a.moe.begin()));
   }
 
@@ -186,15 +189,16 @@ class MoeLayers {
     if (const Json* value = config_.find(key)) {
       throw ArgumentError(
           fmt::format("\"{}\" is {}, but there is no \"{}\", without which it says "
-                      "nothing",
+                      "nothing: give both or neither",
                       key, shown(*value), other));
     }
   }
 
   void require_entries(std::string_view key, const Json& list) const {
     if (!list.is_array() || list.size() != num_layers_) {
-      throw ArgumentError(fmt::format("\"{}\" has {} entries for {} layers: {}", key,
-                                      list.is_array() ? list.size() : 1, num_layers_, shown(list)));
+      throw ArgumentError(
+          fmt::format("\"{}\" has {} entries for {} layers: {}; it must be a list of one for each",
+                      key, list.is_array() ? list.size() : 1, num_layers_, shown(list)));
     }
   }
 
@@ -234,7 +238,7 @@ class MoeLayers {
       if (*value != nothing) {
         throw ArgumentError(
             fmt::format("\"{}\" is {}, but beside \"moe_layers_enum\" only {} is "
-                        "understood",
+                        "understood: name the MoE layers with ModelShape's constructor",
                         key, shown(*value), nothing));
       }
     }
@@ -258,8 +262,8 @@ class MoeLayers {
     for (const Json& id : ids) {
       auto layer = layers[static_cast<std::size_t>(integer(key, id, 0, size() - 1))];
       if (layer) {
-        throw ArgumentError(
-            fmt::format("\"{}\" is {}, with layer {} twice", key, shown(list), shown(id)));
+        throw ArgumentError(fmt::format("\"{}\" is {}, with layer {} twice: list each once", key,
+                                        shown(list), shown(id)));
       }
       layer = true;
     }

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "lib/internal/json_text.h"
 #include "lib/shape/config_layers.h"
@@ -30,6 +32,7 @@ constexpr std::string_view kRead[] = {
     "is_moe_layer",
     "layer_types",
     "layers_block_type",
+    "leading_dense_block_count",
     "mlp_layer_types",
     "mlp_only_layers",
     "moe_every_n_layer",
@@ -51,6 +54,8 @@ constexpr std::string_view kRead[] = {
 };
 // Keys that look like a schedule, but do not say which layers have a router.
 constexpr std::string_view kNoSchedules[] = {"architectures",
+                                             "hybrid_layer_pattern",  // kinds of attention (MiMo)
+                                             "mlp_ratio",             // of sizes
                                              "model_type",
                                              "moe_aux_loss_freq",
                                              "moe_dense_experts_token_type_id",
@@ -66,33 +71,88 @@ constexpr std::string_view kNoSchedules[] = {"architectures",
 constexpr std::string_view kNoWords[] = {"dtype", "layernorm", "layer_norm"};
 constexpr std::string_view kMlps[] = {"moe", "dense", "mlp", "expert"};
 constexpr std::string_view kWhich[] = {
-    "layer",    "idx",    "freq",   "type",    "every",    "skip",      "step",
-    "interval", "period", "first",  "start",   "layout",   "num_dense", "n_dense",
-    "pattern",  "prefix", "suffix", "last",    "until",    "indices",   "_ids",
-    "_nth",     "stride", "offset", "replace", "alternat", "interleav"};
+    "layer",    "idx",       "freq",      "type",    "every",     "skip",    "step",    "interval",
+    "period",   "first",     "start",     "layout",  "num_dense", "n_dense", "pattern", "prefix",
+    "suffix",   "last",      "until",     "indices", "_ids",      "_nth",    "stride",  "offset",
+    "replace",  "alternat",  "interleav", "block",   "mask",      "ratio",   "modulo",  "leading",
+    "schedule", "placement", "location",  "position"};
+// The same as whole words, since they are also parts of others ("model").
+constexpr std::string_view kWholeWords[] = {"at", "map", "mode"};
 // Parts of names of routers and MLPs that are also about other things: activations, sizes, losses.
 // With these, fewer words say which layers are meant.
-constexpr std::string_view kRouters[] = {"rout", "gate", "gating", "sparse", "ffn", "feed_forward"};
-constexpr std::string_view kWhichLayers[] = {"layer",  "idx",    "indices", "_ids",
-                                             "freq",   "every",  "period",  "prefix",
-                                             "suffix", "layout", "_nth",    "interval"};
+constexpr std::string_view kRouters[] = {"rout",   "gate", "gating",      "spars",
+                                         "switch", "ffn",  "feed_forward"};
+constexpr std::string_view kWhichLayers[] = {
+    "layer",  "idx",  "indices",  "_ids", "freq",    "every", "period",   "prefix",   "suffix",
+    "layout", "_nth", "interval", "step", "pattern", "mask",  "schedule", "placement"};
+// Names of layers that do not say what is chosen, but that layers are.
+constexpr std::string_view kLayerNames[] = {"layer", "block"};
+constexpr std::string_view kChoices[] = {"pattern", "mask", "schedule", "placement"};
 // Parts of names of layer lists that do not contain the word "layer".
-constexpr std::string_view kListed[] = {"moe", "dense", "mlp", "expert", "ffn", "sparse", "rout"};
+constexpr std::string_view kListed[] = {"moe", "dense", "mlp",  "expert",
+                                        "ffn", "spars", "rout", "switch"};
 // Sparse attention has such lists too (MiniMax M3), and gates.
-constexpr std::string_view kAttentionParts[] = {"attn", "attention", "index", "gated_"};
+constexpr std::string_view kAttentionParts[] = {"attn", "attention", "index",
+                                                "rope", "window",    "gated_"};
+// Parts of strings that say that layers differ, or that all are of one of these kinds.
+constexpr std::string_view kKindsOfLayers[] = {"layer",  "every", "alternat", "interleav",
+                                               "hybrid", "mixed", "dense",    "spars",
+                                               "first",  "last",  "even",     "odd"};
 
-// Not the names of modules ("model.layers.0.mlp", "*experts").
-bool looks_like_schedule(const std::string& name, std::string_view key) {
-  if (key.find_first_of(".*/") != key.npos) return false;
-  std::string words = lower(name);
-  for (const std::string_view word : kNoWords) {
-    for (auto at = words.find(word); at != words.npos; at = words.find(word)) {
-      words.erase(at, word.size());
-    }
+void erase_all(std::string& words, std::string_view word) {
+  for (auto at = words.find(word); at != words.npos; at = words.find(word)) {
+    words.erase(at, word.size());
   }
-  if (has_one_of(words, kMlps) && has_one_of(words, kWhich)) return true;
-  return has_one_of(words, kRouters) && has_one_of(words, kWhichLayers) &&
-         !has_one_of(words, kAttentionParts);
+}
+
+bool has_whole_word(std::string_view words, std::span<const std::string_view> some) {
+  constexpr std::string_view kBetween = "._";
+  for (std::size_t end = 0; !words.empty(); words.remove_prefix(std::min(end + 1, words.size()))) {
+    end = std::min(words.find_first_of(kBetween), words.size());
+    if (is_one_of(words.substr(0, end), some)) return true;
+  }
+  return false;
+}
+
+bool looks_like_schedule(const std::string& words) {
+  if (has_one_of(words, kMlps) && (has_one_of(words, kWhich) || has_whole_word(words, kWholeWords)))
+    return true;
+  if (has_one_of(words, kAttentionParts)) return false;
+  return (has_one_of(words, kRouters) && has_one_of(words, kWhichLayers)) ||
+         (has_one_of(words, kLayerNames) && has_one_of(words, kChoices));
+}
+
+// A pattern has a letter for each layer, and fewer kinds than layers.
+bool is_pattern(std::string text, int num_layers) {
+  if (text.size() != static_cast<std::size_t>(num_layers)) return false;
+  std::ranges::sort(text);
+  return std::ranges::adjacent_find(text) != text.end();
+}
+
+// One kind for all layers: a word under a key that ends in "type" and has no other word for which
+// layers ("mlp_type": "swiglu").
+bool names_a_kind(std::string words, const Json& value, int num_layers) {
+  if (!value.is_string() || !words.ends_with("type")) return false;
+  erase_all(words, "type");
+  const std::string text = lower(value.get<std::string>());
+  return !looks_like_schedule(words) && !is_pattern(text, num_layers) &&
+         text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_-") == text.npos &&
+         !has_one_of(text, kKindsOfLayers);
+}
+
+// The names of modules ("model.layers.0.mlp", "*experts") are no names of facts.
+bool is_module(std::string_view key) {
+  return key.find_first_of("*/") != key.npos || key.starts_with("model.") ||
+         key.find("layers.") != key.npos;
+}
+
+// `name` of a key in the language model, with those of the objects that it is in.
+bool looks_like_schedule(const std::string& name, std::string_view key, const Json& value,
+                         int num_layers) {
+  if (is_module(key)) return false;
+  std::string words = lower(name);
+  for (const std::string_view word : kNoWords) erase_all(words, word);
+  return looks_like_schedule(words) && !names_a_kind(words, value, num_layers);
 }
 
 // A list of words, one of which means a router, or could mean one if there is a word per layer.
@@ -155,7 +215,10 @@ class Schedules {
   void check(const Json& object, const std::string& path,
              const std::optional<std::string>& inside) const {
     for (const auto& [key, value] : object.items()) {
-      if (value.is_null() || is_of_drafts(key) || is_one_of(key, kNoSchedules)) continue;
+      if (value.is_null() || is_of_drafts(key) || is_one_of(key, kNoSchedules) ||
+          is_one_of(key, switch_names())) {
+        continue;
+      }
       const std::string name = path + key;
       if (&value == &config_.model()) {
         check(value, name + ".", "");
@@ -166,7 +229,8 @@ class Schedules {
         continue;
       }
       const std::string words = inside.value_or("") + key;
-      if (looks_like_schedule(words, key) || is_list_of_layers(words, value, num_layers_)) {
+      if (looks_like_schedule(words, key, value, num_layers_) ||
+          is_list_of_layers(words, value, num_layers_)) {
         refuse(name, value, kUnknown);
       }
       if (!value.is_object() || is_of_another_model(key)) continue;

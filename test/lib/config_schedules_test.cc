@@ -48,6 +48,7 @@ const std::vector<Said>& all_said() {
       {"num_dense_layers", 1, {1, 2, 3, 4, 5}},
       {"dense_mlp_idx", 2, from2},
       {"moe_layer_num_skipped", 3, {3, 4, 5}},
+      {"leading_dense_block_count", 2, from2},
       {"moe_layer_frequency", 3, {2, 5}},
       {"moe_every_n_layers", 2, odd},
       {"expert_layer_period", 2, {0, 2, 4}},
@@ -139,18 +140,67 @@ TEST(ConfigSchedules, H34ALayerThatIsListedTwiceIsRefused) {
 }
 
 TEST(ConfigSchedules, H34KeysOfNoKnownModelAreRefusedByName) {
-  for (const char* key : {"router_layers",        "routed_layers",     "routing_layer_ids",
-                          "router_every",         "router_idx",        "gate_layers",
-                          "gating_layer_indices", "gate_every",        "sparse_layers",
-                          "sparse_layer_freq",    "sparse_period",     "num_sparse_layers",
-                          "ffn_layers",           "ffn_layout",        "feed_forward_layer_kind",
-                          "dense_prefix",         "prefix_dense",      "dense_suffix",
-                          "dense_until",          "last_dense",        "moe_last",
-                          "moe_indices",          "moe_ids",           "dense_layer_ids",
-                          "every_nth_expert",     "expert_stride",     "moe_offset",
-                          "dense_replace",        "moe_alternate",     "interleaved_moe",
-                          "moe_interleave",       "mlp_prefix_length", "num_layers_before_moe",
-                          "num_moe_layers",       "moe_skip"}) {
+  for (const char* key : {"router_layers",
+                          "routed_layers",
+                          "routing_layer_ids",
+                          "router_every",
+                          "router_idx",
+                          "gate_layers",
+                          "gating_layer_indices",
+                          "gate_every",
+                          "sparse_layers",
+                          "sparse_layer_freq",
+                          "sparse_period",
+                          "num_sparse_layers",
+                          "ffn_layers",
+                          "ffn_layout",
+                          "feed_forward_layer_kind",
+                          "dense_prefix",
+                          "prefix_dense",
+                          "dense_suffix",
+                          "dense_until",
+                          "last_dense",
+                          "moe_last",
+                          "moe_indices",
+                          "moe_ids",
+                          "dense_layer_ids",
+                          "every_nth_expert",
+                          "expert_stride",
+                          "moe_offset",
+                          "dense_replace",
+                          "moe_alternate",
+                          "interleaved_moe",
+                          "moe_interleave",
+                          "mlp_prefix_length",
+                          "num_layers_before_moe",
+                          "num_moe_layers",
+                          "moe_skip",
+                          "moe_schedule",
+                          "moe_placement",
+                          "moe_mode",
+                          "moe_location",
+                          "moe_ratio",
+                          "moe_modulo",
+                          "expert_modulo",
+                          "sparse_step",
+                          "sparsity_step",
+                          "dense_blocks",
+                          "num_leading_dense",
+                          "switch_layers",
+                          "layers_pattern",
+                          "layer_mask",
+                          "moe_at",
+                          "moe_map",
+                          "expert_mask",
+                          "moe_positions",
+                          "block_pattern",
+                          "layer_schedule",
+                          "ffn_pattern",
+                          "sparse_mask",
+                          "moe_types",
+                          "mlp_types",
+                          "deepseek2.moe_freq",
+                          "block_placement"}) {
     for (const json& value : {json(2), json{0, 1}, json("0,1"), json(true)}) {
       json config = model(8);
       config[key] = value;
@@ -158,6 +208,33 @@ TEST(ConfigSchedules, H34KeysOfNoKnownModelAreRefusedByName) {
                                   {"\"" + std::string(key) + "\"", "not understood"});
     }
   }
+}
+
+// One kind for all layers, unless the string says that layers differ.
+TEST(ConfigSchedules, H34AStringUnderAKeyOfATypeNamesAKindOrIsRefused) {
+  constexpr int kLayers = 8;
+  for (const char* key : {"mlp_type", "expert_type", "moe_router_type", "moe_type", "dense_type"}) {
+    const auto with = [&](const json& value) {
+      json config = model(kLayers);
+      config[key] = value;
+      return config.dump();
+    };
+    for (const char* kind : {"swiglu", "mlp", "top_k", "TopK-Gating", "gelu", "moe", ""}) {
+      EXPECT_EQ(ModelShape::from_config(with(kind)), ModelShape::uniform(kLayers, 2, 16))
+          << with(kind);
+    }
+    for (const json& other :
+         {json("dense"), json("Sparse"), json("every_other"), json("alternating"), json("hybrid"),
+          json("interleaved"), json("mixed"), json("first_dense"), json("DDSSSSSS"),
+          json("mmmmmmme"), json("0,1"), json("2"), json("layer2"), json("odd"), json(1),
+          json(true), json{"swiglu"}, json{{"swiglu", 2}}}) {
+      expect_throw<ArgumentError>([&] { ModelShape::from_config(with(other)); },
+                                  {"\"" + std::string(key), "not understood"});
+    }
+  }
+  json config = model(kLayers);
+  config["mlp_layer_type"] = "swiglu";
+  expect_throw<ArgumentError>([&] { ModelShape::from_config(config.dump()); }, {"mlp_layer_type"});
 }
 
 // Keys of published models, all of them beside what is read.
@@ -214,6 +291,11 @@ TEST(ConfigSchedules, KeysThatSayNothingOfLayersAreTaken) {
                           "sparse_attention_layers",
                           "index_topk_freq",
                           "sliding_window_pattern",
+                          "hybrid_layer_pattern",
+                          "no_rope_layer_mask",
+                          "swiglu_limit",
+                          "moe_model_parallel_size",
+                          "model.layers.0.mlp.experts",
                           "attn_layer_offset",
                           "hidden_act"}) {
     config[key] = 1;
