@@ -30,11 +30,12 @@ void pause_for(Clock::duration waited) {
 }  // namespace
 
 void JoinedReaders::add(std::unique_ptr<SlotReadTransport> reader, std::string name) {
-  if (!reader) throw ArgumentError(fmt::format("the transport of {} is null", name));
+  if (!reader)
+    throw ArgumentError(fmt::format("the transport of {} is null, give one of each rank", name));
   if (!members_.empty() && reader->num_slots() != first().num_slots()) {
-    throw ArgumentError(fmt::format("{} has {} slots, {} has {}: all use the same slot numbers",
-                                    name, reader->num_slots(), members_.front().name,
-                                    first().num_slots()));
+    throw ArgumentError(fmt::format(
+        "{} has {} slots, {} has {}: all use the same slot numbers, give all one num_slots", name,
+        reader->num_slots(), members_.front().name, first().num_slots()));
   }
   members_.push_back({std::move(reader), std::move(name)});
 }
@@ -84,8 +85,8 @@ void JoinedReaders::wait_for(Step step, Milliseconds timeout) {
   for (const Member* behind = poll_all(step); behind != nullptr; behind = poll_all(step)) {
     const auto waited = Clock::now() - start;
     // Its worker may be alive and wait for the one that died.
-    if (const Member* dead = find_dead(step)) throw_timeout(*dead, step, timeout);
-    if (waited >= timeout) throw_timeout(*behind, step, timeout);
+    if (const Member* dead = find_dead(step)) throw_timeout(*dead, step, waited);
+    if (waited >= timeout) throw_timeout(*behind, step, waited);
     pause_for(waited);
   }
   std::optional<StepFailed> failed;
@@ -101,16 +102,19 @@ void JoinedReaders::wait_for(Step step, Milliseconds timeout) {
 }
 
 // With the member's own message.
-void JoinedReaders::throw_timeout(const Member& member, Step step, Milliseconds timeout) const {
+void JoinedReaders::throw_timeout(const Member& member, Step step,
+                                  std::chrono::nanoseconds waited) const {
+  const auto ms = std::chrono::duration_cast<Milliseconds>(waited).count();
   try {
     member.reader->wait_for(step, Milliseconds(0));
   } catch (const TimeoutError& error) {
-    throw TimeoutError(fmt::format("{} ms for all of {}; of {}: {}", timeout.count(),
+    throw TimeoutError(fmt::format("after {} ms for step {} of all {} ranks, of {}: {}", ms, step,
                                    members_.size(), member.name, error.what()));
   } catch (const StepFailed&) {  // it has just arrived
   }
-  throw TimeoutError(fmt::format("{} ms for all of {}; {} has only just come to step {}",
-                                 timeout.count(), members_.size(), member.name, step));
+  throw TimeoutError(fmt::format(
+      "after {} ms for step {} of all {} ranks, {} has only just come to it: wait again", ms, step,
+      members_.size(), member.name));
 }
 
 }  // namespace moetap::detail

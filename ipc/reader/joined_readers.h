@@ -6,6 +6,7 @@
 #include <moetap/step.h>
 #include <moetap/types.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,7 +47,8 @@ class JoinedReaders : public SlotReadTransport {
   const Member* poll_all(Step step);
   // The first member that never comes to `step`, since its worker died; null if there is none.
   const Member* find_dead(Step step);
-  [[noreturn]] void throw_timeout(const Member& member, Step step, Milliseconds timeout) const;
+  [[noreturn]] void throw_timeout(const Member& member, Step step,
+                                  std::chrono::nanoseconds waited) const;
 
   std::vector<Member> members_;
   Step arrived_ = 0;

@@ -103,8 +103,9 @@ RoutesView::RoutesView(ModelShape shape, TokenRange range, std::vector<const std
                        std::vector<RowState> states, Lease lease) {
   const auto size = static_cast<std::size_t>(range.size());
   if (rows.size() != size || states.size() != size) {
-    throw ArgumentError(fmt::format("{} rows and {} states for the positions [{}, {})", rows.size(),
-                                    states.size(), range.start, range.end));
+    throw ArgumentError(
+        fmt::format("{} rows and {} states for the positions [{}, {}): give {} of each",
+                    rows.size(), states.size(), range.start, range.end, size));
   }
   std::vector<std::byte> no_row(shape.row_bytes(), std::byte{0xFF});
   loan_.emplace(Loan{std::move(shape), range, std::move(rows), std::move(states), std::move(no_row),

@@ -141,7 +141,8 @@ class NativeReader : public SlotReadTransport {
   [[noreturn]] void throw_timeout(Step step, Milliseconds timeout, bool alive) {
     if (!alive) {
       throw TimeoutError(fmt::format(
-          "step {} will not come: the worker of {}, process {}, has died; its last step was {}",
+          "step {} will not come: the worker of {}, process {}, has died; its last step was {}. "
+          "Start the worker and a new reader",
           step, segment_.name(), worker_, last_step_));
     }
     throw TimeoutError(fmt::format(

@@ -190,7 +190,8 @@ class WireReader : public SlotReadTransport {
           "model repeats experts on purpose, declare it with ModelShape::with_repeated_experts()",
           segment_.name(), slot, layer, ids[static_cast<std::size_t>(again)]));
     }
-    throw MismatchError(fmt::format("{}, slot {}: ids of no expert", segment_.name(), slot));
+    throw MismatchError(fmt::format("{}, slot {}: ids of no expert; give both ends the same model",
+                                    segment_.name(), slot));
   }
 
   Endpoint endpoint_;

@@ -24,7 +24,9 @@ constexpr auto kValues = [] {
 }();
 
 [[noreturn]] void bad_character(std::size_t offset) {
-  throw ArgumentError(fmt::format("base64: bad character at offset {}", offset));
+  throw ArgumentError(fmt::format(
+      "base64: bad character at offset {}: give the text as base64_encode() makes it, in one line",
+      offset));
 }
 
 }  // namespace
@@ -52,8 +54,10 @@ std::vector<std::byte> base64_decode(std::string_view text) {
       return kValues[static_cast<unsigned char>(c)] == kBad;
     });
     if (bad != text.begin() + end) bad_character(static_cast<std::size_t>(bad - text.begin()));
-    throw ArgumentError(
-        fmt::format("base64: the text ends within a group of 4, at offset {}", text.size()));
+    throw ArgumentError(fmt::format(
+        "base64: the text ends within a group of 4, at offset {}: it is cut off, or lacks "
+        "the '=' at its end",
+        text.size()));
   }
   std::vector<std::byte> bytes(text.size() / 4 * 3 - padding);
   auto out = bytes.begin();

@@ -47,7 +47,7 @@ ArrayLayers layers_of(const detail::NpyHeader& header, std::size_t bytes, const 
       header.data.size() / row != static_cast<std::size_t>(tokens)) {
     throw ArgumentError(
         fmt::format("a .npy file whose header says {} tokens of {} bytes, but {} bytes follow it, "
-                    "which are {} tokens{}: it is cut off or damaged",
+                    "which are {} tokens{}: it is cut off or damaged, write or copy it again",
                     tokens, row, header.data.size(), header.data.size() / row,
                     header.data.size() % row == 0 ? "" : " and a part of one"));
   }
@@ -175,7 +175,9 @@ Routes ids_from_npy(std::string_view file, const ModelShape& shape, std::int64_t
   const std::optional<IdType> type = detail::id_type_named(header.type);
   if (!type) {
     throw ArgumentError(
-        fmt::format("a .npy file of '{}' for ids; give the weights beside it", header.type));
+        fmt::format("a .npy file of '{}' for ids, which are integers; give the file of the weights "
+                    "second, after that of the ids",
+                    header.type));
   }
   const ArrayLayers layers = layers_of(header, id_bytes(*type), shape, dense_id);
   const std::int64_t tokens = header.shape[0];
@@ -227,6 +229,22 @@ std::string shown_header(std::string_view dict) {
   return detail::shown(std::string(dict.substr(0, last == dict.npos ? 0 : last + 1)));
 }
 
+// Why it is no file of format 1.0.
+std::string not_npy(std::string_view file) {
+  constexpr std::string_view kMagic = "\x93NUMPY";
+  if (file.starts_with(kMagic) && file.size() > kMagic.size() + 1) {
+    return fmt::format(
+        "a .npy file of format {}.{}; 1.0 is read, which numpy.save() writes for such arrays: load "
+        "it with NumPy and save it again",
+        static_cast<unsigned char>(file[kMagic.size()]),
+        static_cast<unsigned char>(file[kMagic.size() + 1]));
+  }
+  return fmt::format(
+      "{} bytes that do not begin as a .npy file of format 1.0 does: give what to_npy() or "
+      "numpy.save() wrote",
+      file.size());
+}
+
 // One dimension of the shape. Sizes of arrays are computed from three of them.
 std::int64_t array_size(const char* digits) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
@@ -255,14 +273,15 @@ std::optional<IdType> detail::id_type_named(std::string_view npy_type) {
 detail::NpyHeader detail::read_npy_header(std::string_view file) {
   constexpr std::size_t kPreamble = 10;
   if (file.size() < kPreamble || !file.starts_with(std::string_view("\x93NUMPY\x01\x00", 8))) {
-    throw ArgumentError(
-        fmt::format("{} bytes that do not begin as a .npy file of format 1.0 does", file.size()));
+    throw ArgumentError(not_npy(file));
   }
   const auto size = static_cast<std::size_t>(static_cast<unsigned char>(file[8])) |
                     static_cast<std::size_t>(static_cast<unsigned char>(file[9])) << 8;
   if (file.size() - kPreamble < size) {
-    throw ArgumentError(fmt::format("a .npy file of {} bytes, but its header alone has {}",
-                                    file.size(), kPreamble + size));
+    throw ArgumentError(fmt::format(
+        "a .npy file of {} bytes, but its header alone has {}: it is cut off, write or copy it "
+        "again",
+        file.size(), kPreamble + size));
   }
   const std::string dict(file.substr(kPreamble, size));
   char type[4] = {};

@@ -74,8 +74,10 @@ RowState Routes::state(std::int64_t position) const { return states_[index(posit
 
 std::size_t Routes::index_in_row(int layer_index, int k) const {
   if (layer_index < 0 || layer_index >= shape_.num_layers() || k < 0 || k >= shape_.top_k()) {
-    throw RangeError(
-        fmt::format("layer index {}, k {} of a row of {}", layer_index, k, shape_.to_string()));
+    throw RangeError(fmt::format(
+        "layer index {}, k {} of a row of {}; they must be 0 to {} and 0 to {}. "
+        "ModelShape::layer_index() has the index of a model's layer",
+        layer_index, k, shape_.to_string(), shape_.num_layers() - 1, shape_.top_k() - 1));
   }
   return static_cast<std::size_t>(layer_index * shape_.top_k() + k);
 }
@@ -102,8 +104,10 @@ std::span<const T> weights_of(const ModelShape& shape, std::span<const std::byte
   constexpr WeightType type = sizeof(T) == 4 ? WeightType::float32 : WeightType::bfloat16;
   if (shape.weight_type() != type || row.size() != shape.row_bytes()) {
     throw ArgumentError(fmt::format(
-        "{} weights of a row of {} bytes of {}, which has {} of {} bytes", weight_type_name(type),
-        row.size(), shape.to_string(), weight_type_name(shape.weight_type()), shape.row_bytes()));
+        "{} weights of a row of {} bytes of {}, which has {} of {} bytes: ask for the shape's "
+        "weight_type() in one whole row of it",
+        weight_type_name(type), row.size(), shape.to_string(),
+        weight_type_name(shape.weight_type()), shape.row_bytes()));
   }
   return {reinterpret_cast<const T*>(row.data() + shape.weights_offset()), shape.row_ids()};
 }
@@ -121,13 +125,16 @@ const Routes& Routes::require_present() const {
        {RowState::missing, RowState::stale, RowState::clobbered, RowState::unverified}) {
     if (count(state) > 0) text += (text.empty() ? "" : ", ") + describe(*this, state);
   }
-  throw RowsNotPresent(fmt::format("of rows [{}, {}): {}", range_.start, range_.end, text));
+  throw RowsNotPresent(fmt::format(
+      "of rows [{}, {}): {}. Use a signed type, where such rows are -1, or compute them again",
+      range_.start, range_.end, text));
 }
 
 std::pair<Routes, Routes> Routes::split(std::int64_t position) const {
   if (position < range_.start || position > range_.end) {
-    throw RangeError(fmt::format("cannot split the rows [{}, {}) at position {}", range_.start,
-                                 range_.end, position));
+    throw RangeError(
+        fmt::format("cannot split the rows [{}, {}) at position {}; it must be {} to {}",
+                    range_.start, range_.end, position, range_.start, range_.end));
   }
   const auto part = [this](TokenRange range) {
     Routes routes(shape_, range, Unset());
@@ -166,15 +173,17 @@ Routes Routes::with_layers(std::vector<int> moe_layers) const {
 
 void Routes::append(const Routes& next) {
   if (shape_ != next.shape_) {
-    throw ArgumentError(fmt::format("cannot append rows of {} to rows of {}: they differ in {}",
-                                    next.shape_.to_string(), shape_.to_string(),
-                                    next.shape_.difference(shape_)));
+    throw ArgumentError(
+        fmt::format("cannot append rows of {} to rows of {}: they differ in {}; "
+                    "join rows of one model",
+                    next.shape_.to_string(), shape_.to_string(), next.shape_.difference(shape_)));
   }
   if (next.range_.start != range_.end && !MOETAP_OFF("H28 ranges that meet")) {
-    throw ArgumentError(
-        fmt::format("cannot append the rows [{}, {}) to [{}, {}): {}", next.range_.start,
-                    next.range_.end, range_.start, range_.end,
-                    next.range_.start > range_.end ? "there is a gap" : "they overlap"));
+    throw ArgumentError(fmt::format(
+        "cannot append the rows [{}, {}) to [{}, {}): {}; append those from {} on, or "
+        "split() these",
+        next.range_.start, next.range_.end, range_.start, range_.end,
+        next.range_.start > range_.end ? "there is a gap" : "they overlap", range_.end));
   }
   states_.reserve(states_.size() + next.states_.size());  // so that only the next line can throw
   ids_.insert(ids_.end(), next.ids_.begin(), next.ids_.end());

@@ -54,7 +54,8 @@ std::string weights(const Routes& routes) {
 Json parse(std::string_view text) {
   Json json = detail::parse_json(text, "routes");
   if (!json.is_object()) {
-    throw ArgumentError(fmt::format("routes that are no JSON object: {}", detail::shown(json)));
+    throw ArgumentError(fmt::format(
+        "routes that are no JSON object: {}; give what to_json() returned", detail::shown(json)));
   }
   return json;
 }
@@ -116,7 +117,21 @@ void require_same_model(const Json& json, const ModelShape& shape) {
   }
   if (const std::int64_t experts = integer(json, "num_experts"); experts != shape.num_experts()) {
     throw ArgumentError(
-        fmt::format("routes of {} experts for rows of {}", experts, shape.to_string()));
+        fmt::format("routes of {} experts for rows of {}: read them as the shape that they were "
+                    "written with",
+                    experts, shape.to_string()));
+  }
+}
+
+// "shape" describes the array of ids, and so that of the weights.
+void require_shape(const Json& json, const char* name, const std::string& file) {
+  const Json& said = array(json, "shape");
+  if (!std::ranges::all_of(said, is_integer)) bad_member(json, "shape", "a list of whole numbers");
+  if (const Json held(detail::read_npy_header(file).shape); said != held) {
+    throw ArgumentError(fmt::format(
+        "routes whose \"shape\" is {}, but the array in \"{}\" has {}: give the shape of the array "
+        "that is there, or the array that was meant",
+        detail::shown(said), name, detail::shown(held)));
   }
 }
 
@@ -142,7 +157,9 @@ Routes rows(const Json& json, const std::string& ids, const ModelShape& shape, s
         "with, shape.with_weights() of that type",
         detail::shown((*found)["dtype"]), shape.to_string()));
   }
-  return from_npy(ids, decoded(*found), shape, start);
+  const std::string file = decoded(*found);
+  require_shape(json, "weights.npy", file);
+  return from_npy(ids, file, shape, start);
 }
 
 RowState state_named(const Json& run) {
@@ -176,7 +193,8 @@ void note_reasons(const Json& runs, Routes& routes) {
       RowState& known = routes.states()[static_cast<std::size_t>(p - all.start)];
       if (known != RowState::missing) {
         throw ArgumentError(
-            fmt::format("routes whose row {} has ids, but is \"{}\"", p, row_state_name(state)));
+            fmt::format("routes whose row {} has ids, but is \"{}\": give only rows of -1 a state",
+                        p, row_state_name(state)));
       }
       known = state;
     }
@@ -205,24 +223,22 @@ Routes from_json(std::string_view text, const ModelShape& shape) {
   const std::int64_t start = integer(json, "start");
   const std::int64_t end = integer(json, "end");
   const std::string dtype = string(json, "dtype");
-  const Json& dimensions = array(json, "shape");
-  if (!std::ranges::all_of(dimensions, is_integer)) {
-    bad_member(json, "shape", "a list of whole numbers");
-  }
   require_same_model(json, shape);
   const std::string bytes = decoded(json);
+  require_shape(json, "npy", bytes);
 
   Routes routes = rows(json, bytes, shape, start);
-  const Json found{routes.range().size(), shape.num_layers(), shape.top_k()};
-  if (routes.range().end != end || dimensions != found) {
-    throw ArgumentError(
-        fmt::format("routes that say [{}, {}) with \"shape\" {}, but hold the rows [{}, {})", start,
-                    end, detail::shown(json["shape"]), routes.range().start, routes.range().end));
+  if (routes.range().end != end) {
+    throw ArgumentError(fmt::format(
+        "routes that say [{}, {}), but hold the {} rows [{}, {}): give the positions of those that "
+        "are there, or the rows that were meant",
+        start, end, routes.range().size(), routes.range().start, routes.range().end));
   }
   const std::optional<IdType> held = detail::id_type_named(detail::read_npy_header(bytes).type);
   if (const auto type = id_type_name(held.value()); type != dtype) {
-    throw ArgumentError(fmt::format("routes whose \"dtype\" is {}, but which hold {}",
-                                    detail::shown(json["dtype"]), type));
+    throw ArgumentError(fmt::format(
+        "routes whose \"dtype\" is {}, but which hold {}: give the type of the array that is there",
+        detail::shown(json["dtype"]), type));
   }
   if (json.contains("not_present")) note_reasons(array(json, "not_present"), routes);
   return routes;

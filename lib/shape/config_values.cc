@@ -63,8 +63,9 @@ const Json* ConfigValues::find(std::string_view key) const {
     const Json* object = child(model_, nested);
     const Json* value = object ? child(*object, key) : nullptr;
     if (result && value && *result != *value) {
-      throw ArgumentError(fmt::format("\"{}\" is {}, but \"{}.{}\" is {}", key, shown(*result),
-                                      nested, key, shown(*value)));
+      throw ArgumentError(
+          fmt::format("\"{}\" is {}, but \"{}.{}\" is {}: correct the one that is wrong", key,
+                      shown(*result), nested, key, shown(*value)));
     }
     if (!result) result = value;
   }
@@ -88,7 +89,8 @@ std::optional<std::int64_t> ConfigValues::number(Names keys, std::int64_t least,
     if (!value) continue;
     if (result && *result != *value) {
       throw ArgumentError(
-          fmt::format("\"{}\" is {}, but \"{}\" is {}", source, *result, key, *value));
+          fmt::format("\"{}\" is {}, but \"{}\" is {}: correct the one that is wrong", source,
+                      *result, key, *value));
     }
     result = value;
     source = key;
@@ -110,7 +112,8 @@ std::int64_t ConfigValues::num_experts() const {
   if (secondary && flag("moe_enable_secondary_experts", *secondary)) {
     throw ArgumentError(
         fmt::format("\"moe_enable_secondary_experts\" is {}; rows of experts that have experts of "
-                    "their own cannot be expressed",
+                    "their own cannot be expressed: name what is to be captured with ModelShape's "
+                    "constructor",
                     shown(*secondary)));
   }
   const std::int64_t routed = number(kExperts, 0, ModelShape::kMaxExperts).value_or(0);
@@ -122,8 +125,10 @@ std::int64_t ConfigValues::num_experts() const {
 
 int ConfigValues::top_k() const {
   if (const auto top_k = number(kTopK, 1)) return static_cast<int>(*top_k);
-  throw ArgumentError(
-      fmt::format("the number of experts a token is missing: none of {} is there", join(kTopK)));
+  throw ArgumentError(fmt::format(
+      "the number of experts a token is missing: none of {} is there. If it has another "
+      "name, use ModelShape's constructor",
+      join(kTopK)));
 }
 
 int ConfigValues::num_layers() const {
@@ -138,7 +143,10 @@ int ConfigValues::num_layers() const {
         value->is_array() ? value->size() : value->get_ref<const std::string&>().size();
     return static_cast<int>(integer(fmt::format("length of {}", key), size, 1, kMost));
   }
-  throw ArgumentError("the number of layers is missing: \"num_hidden_layers\"");
+  throw ArgumentError(fmt::format(
+      "the number of layers is missing: none of {} is there. If it has another name, use "
+      "ModelShape's constructor",
+      join(kLayers)));
 }
 
 void ConfigValues::require_same(std::string_view prefix, const ConfigValues& other,
@@ -146,8 +154,9 @@ void ConfigValues::require_same(std::string_view prefix, const ConfigValues& oth
   for (const std::string_view key : kSwitches) {
     const Json* enabled = other.find(key);
     if (!enabled || flag(key, *enabled)) continue;
-    throw ArgumentError(fmt::format("\"{}{}\" is {}, but \"{}{}\" is above 1", other_prefix, key,
-                                    shown(*enabled), prefix, stated(kExperts)));
+    throw ArgumentError(
+        fmt::format("\"{}{}\" is {}, but \"{}{}\" is above 1: correct the one that is wrong",
+                    other_prefix, key, shown(*enabled), prefix, stated(kExperts)));
   }
   for (const Names keys : {Names(kLayers), Names(kExperts), Names(kTopK)}) {
     const std::string_view name = stated(keys);
@@ -156,8 +165,9 @@ void ConfigValues::require_same(std::string_view prefix, const ConfigValues& oth
     for (const std::string_view key : keys) {
       const auto there = other.number(key, 0);
       if (!there || there == here) continue;
-      throw ArgumentError(fmt::format("\"{}{}\" is {}, but \"{}{}\" is {}", other_prefix, key,
-                                      *there, prefix, name, *here));
+      throw ArgumentError(
+          fmt::format("\"{}{}\" is {}, but \"{}{}\" is {}: correct the one that is wrong",
+                      other_prefix, key, *there, prefix, name, *here));
     }
   }
 }
@@ -176,7 +186,8 @@ const Json& ConfigValues::same_in_each_layer(std::string_view key, const Json& l
   if (!same || list.size() != static_cast<std::size_t>(num_layers())) {
     throw ArgumentError(fmt::format(
         "\"{}\" is {}; a list must have the same number for each of the {} layers: rows of layers "
-        "that differ in top_k or experts cannot be expressed",
+        "that differ in top_k or experts cannot be expressed, name those that are alike with "
+        "ModelShape's constructor",
         key, shown(list), num_layers()));
   }
   return list.front();

@@ -54,7 +54,9 @@ ModelShape ModelShape::known(std::string_view name) {
     names.push_back(model.name);
   }
   throw ArgumentError(
-      fmt::format("no model is known as \"{}\"; known are {}", name, detail::join(names)));
+      fmt::format("no model is known as \"{}\"; known are {}. Of others, give config.json to "
+                  "ModelShape::from_config_file()",
+                  name, detail::join(names)));
 }
 
 std::vector<std::string> ModelShape::known_names() {

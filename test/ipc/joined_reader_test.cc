@@ -145,6 +145,8 @@ TEST_F(JoinedReaderTest, H35ADeadRankIsNamedAtOnce) {
       message_of<TimeoutError>([&] { reader->wait_for(1, std::chrono::hours(1)); });
   EXPECT_TRUE(contains(text, "part 1")) << text;
   EXPECT_TRUE(contains(text, "died")) << text;
+  EXPECT_TRUE(contains(text, "start the worker")) << text;
+  EXPECT_FALSE(contains(text, "3600000 ms")) << text;  // which nobody waited
   EXPECT_FALSE(reader->worker_alive());
   read.raise();
   EXPECT_EQ(first.join(), 0);

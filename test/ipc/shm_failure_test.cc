@@ -68,6 +68,7 @@ TEST_F(ShmFailure, WaitingForADeadWorkerEndsWellBeforeTheLimitAndSaysSo) {
   const std::string message =
       message_of<TimeoutError>([&] { reader->wait_for(2, std::chrono::hours(24)); });
   EXPECT_TRUE(contains(message, "died")) << message;
+  EXPECT_TRUE(contains(message, "Start the worker and a new reader")) << message;
   EXPECT_TRUE(contains(message, std::to_string(worker.pid()))) << message;
   EXPECT_TRUE(contains(message, "step 2")) << message;
 }

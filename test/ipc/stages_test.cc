@@ -179,7 +179,7 @@ TEST_F(StagesTest, WhoCannotSayOfWhichStepARowIsJoinsRowsOfOneStepOnly) {
 TEST_F(StagesTest, WaitingIsForAllStages) {
   publish(0, 1, {4});
   expect_throw<TimeoutError>([&] { joined->wait_for(1, Milliseconds(7)); },
-                             {"7 ms for all of 2", "stage of layers 1, 2", "step 1"});
+                             {"ms for step 1 of all 2 ranks", "stage of layers 1, 2", "step 1"});
   publish(1, 1, {4});
   EXPECT_NO_THROW(joined->wait_for(1, kNow));
 }

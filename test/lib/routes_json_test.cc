@@ -3,6 +3,7 @@
 #include <moetap/routes_json.h>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -109,7 +110,7 @@ TEST(RoutesJson, RefusesOtherText) {
          {"4 rows from position 9223372036854775807"});
   refuse("\"end\": 9", "\"end\": 10", {"[5, 10)", "[5, 9)"});
   refuse("int16", "int32", {"int32", "int16"});
-  refuse("[4, 3, 2]", "[4, 2, 3]", {"[4,2,3]"});
+  refuse("[4, 3, 2]", "[4, 2, 3]", {"[4,2,3]", "[4,3,2]"});
   refuse("k05V", "k15V", {".npy"});
   refuse("k05V", "!05V", {"base64"});
   refuse("\"dtype\": \"int16\", ", "", {"\"dtype\"", "not there", "a string"});
@@ -149,7 +150,7 @@ TEST(RoutesJson, RefusesOtherLayersAndExperts) {  // H31
       [&] {
         from_json(text, ModelShape({1, 2}, 2, 17));
       },
-      {"16 experts", "17 experts"});
+      {"16 experts", "17 experts", "read them as the shape"});
   const auto refuse = [&](const char* from, const char* to,
                           std::initializer_list<std::string_view> words) {
     expect_throw<ArgumentError>([&] { from_json(replaced(text, from, to), shape); }, words);
@@ -158,6 +159,34 @@ TEST(RoutesJson, RefusesOtherLayersAndExperts) {  // H31
   refuse("\"num_experts\": 16, ", "", {"\"num_experts\"", "not there"});
   refuse("[1, 2]", "[1, 2.5]", {"\"layers\"", "2.5"});
   refuse("[1, 2]", "[1]", {"[1]"});
+}
+
+// Its arrays may have all hidden layers, as those that other programs put into such an object.
+TEST(RoutesJson, SaysTheShapeOfTheArraysThatItHolds) {  // H31
+  const ModelShape plain({1, 3}, 2, 16, 5);
+  for (const ModelShape& shape : {plain, plain.with_weights(WeightType::float32)}) {
+    const Routes routes = sample_routes(shape, {5, 9});
+    const bool weighs = shape.weight_type() != WeightType::none;
+    std::string text = to_json(routes, IdType::int16);
+    const auto swap = [&](const std::string& from, const std::string& to) {
+      text = replaced(text, base64_encode(std::as_bytes(std::span(from))),
+                      base64_encode(std::as_bytes(std::span(to))));
+    };
+    swap(to_npy(routes, IdType::int16), to_npy(routes, IdType::int16, hidden_layers()));
+    expect_throw<ArgumentError>([&] { from_json(text, shape); },
+                                {"\"shape\" is [4,2,2]", "\"npy\" has [4,5,2]"});
+    text = replaced(text, "[4, 2, 2]", "[4, 5, 2]");
+    if (weighs) {
+      expect_throw<ArgumentError>([&] { from_json(text, shape); },
+                                  {"\"shape\" is [4,5,2]", "\"weights.npy\" has [4,2,2]"});
+      swap(weights_to_npy(routes), weights_to_npy(routes, hidden_layers()));
+    }
+    expect_equal(from_json(text, shape), routes);
+    for (const char* wrong : {"[4, 2, 2]", "[20, 2]", "[4, 10]", "[5, 4, 2]", "[]"}) {
+      expect_throw<ArgumentError>([&] { from_json(replaced(text, "[4, 5, 2]", wrong), shape); },
+                                  {"\"shape\" is", "has [4,5,2]"});
+    }
+  }
 }
 
 TEST(RoutesJson, OfAPipelineStageAreReadAsThatStageOnly) {  // H31
@@ -288,7 +317,12 @@ TEST(NpyReader, RefusesOtherFiles) {
   refuse(replaced(good, "), } ", "), }x"), {"(4, 3, 2), }x"});
   refuse(replaced(good, "), } ", std::string("), }\0", 5)), {"(4, 3, 2), }"});
   refuse(replaced(good, " \n", "  "), {"(4, 3, 2)"});
-  refuse(replaced(good, std::string("NUMPY\x01", 6), "NUMPY\x02"), {"format 1.0"});
+  for (const char* version : {"\x02", "\x03"}) {
+    refuse(replaced(good, std::string("NUMPY\x01", 6), std::string("NUMPY") + version),
+           {std::string("format ") + static_cast<char>('0' + *version) + ".0; 1.0 is read",
+            "numpy.save()", "save it again"});
+  }
+  refuse(replaced(good, "NUMPY", "numpy"), {"format 1.0", "to_npy()"});
   expect_throw<ArgumentError>([&] { from_npy(good, ModelShape::uniform(3, 1, 16), 0); },
                               {"(4, 3, 2)", "top-1"});
 }

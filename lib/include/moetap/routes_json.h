@@ -20,11 +20,12 @@ namespace moetap {
 // no ids (-1). Weights are as from weights_to_npy(), if the shape has them. Throws as to_ids().
 MOETAP_API std::string to_json(const Routes& routes, IdType type);
 
-// Reads text from to_json(). ArgumentError that says what is wrong for any other text, for text
-// with members that are none of to_json()'s, and for text whose parts contradict each other.
-// Likewise if layers, top_k, num_experts or weights are not those of `shape`, or if an expert comes
-// twice in a token's layer (unless the shape declares it). RangeError for an expert id that the
-// model does not have.
+// Reads text from to_json(), also if its arrays have all hidden layers; "shape" then does too. The
+// layers that are not in "layers" must have -1. ArgumentError that says what is wrong for any other
+// text, for text with members that are none of to_json()'s, and for text whose parts contradict
+// each other. Likewise if layers, top_k, num_experts or weights are not those of `shape`, or if an
+// expert comes twice in a token's layer (unless the shape declares it). RangeError for an expert id
+// that the model does not have.
 MOETAP_API Routes from_json(std::string_view text, const ModelShape& shape);
 
 // Reads the bytes of a .npy file (format 1.0, integers, C order) as rows from position `start` on.
