@@ -232,7 +232,8 @@ std::string shown_header(std::string_view dict) {
 // Why it is no file of format 1.0.
 std::string not_npy(std::string_view file) {
   constexpr std::string_view kMagic = "\x93NUMPY";
-  if (file.starts_with(kMagic) && file.size() > kMagic.size() + 1) {
+  if (file.starts_with(kMagic) && file.size() > kMagic.size() + 1 &&
+      file.substr(kMagic.size(), 2) != std::string_view("\x01\x00", 2)) {
     return fmt::format(
         "a .npy file of format {}.{}; 1.0 is read, which numpy.save() writes for such arrays: load "
         "it with NumPy and save it again",
