@@ -42,7 +42,7 @@ EXIT STATUS
   5  dump: rows that were asked for are not all present; nothing was written
   6  a lock was not free in time, or a segment changed hands meanwhile
   A signal that ends it shows in a shell as 128 and its number: 141 (SIGPIPE) when output goes to
-  a pipe that nobody reads any more, 130 (SIGINT) and 143 (SIGTERM) for all but watch.
+  a pipe without a reader, 130 (SIGINT) and 143 (SIGTERM) for all but watch.
 
 EXAMPLES
   moetap inspect
@@ -54,7 +54,7 @@ EXAMPLES
 constexpr const char* kInspect =
     R"(Shows: owner alive or dead, kind, model, bytes, last step, and for a buffer the
 rows present, who holds its lock, and the latest failed steps; for a ring its reader and the
-records that wait. It only reads files: it maps nothing, becomes nobody's reader, and has a buffer's
+records that wait. It only reads files: it maps nothing, does not become a ring's reader, and has a buffer's
 lock only for the moment that shows that it was free. Numbers of a living worker are from one look each and may be a step apart.)";
 
 constexpr const char* kWatch =
@@ -64,7 +64,7 @@ none to twice that (" .:-=+*#%@" where output is no terminal or NO_COLOR is set)
 written twice between two looks count once. The load is that of at most 2048 of the new rows,
 which it reads as any reader does: under the shared lock, letting the worker go first, and giving
 up after 100 ms. Of a ring only the counters can be seen: its rows are for its one reader.
-SIGHUP, SIGINT and SIGTERM end it, with status 0, also in a report that nobody takes.)";
+SIGHUP, SIGINT and SIGTERM end it, with status 0, also in a report that no process takes.)";
 
 constexpr const char* kDump =
     R"(Writes rows of a slot buffer to a NumPy file of shape (slots, layers, top_k): of the MoE layers,

@@ -103,7 +103,7 @@ std::string to_text(const Inspection& found) {
       "    last step {}, {} rows present, lock held by {}\n", found.last_step, found.rows_present,
       process(found.lock_holder, found.lock_held
                                      ? "a process that cannot be named (in another PID namespace)"
-                                     : "nobody"));
+                                     : "no process"));
   for (const auto& [step, reason] : found.failed_steps) {
     text += fmt::format("    step {} failed: {}\n", step, printable(reason));
   }

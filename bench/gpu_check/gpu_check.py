@@ -30,7 +30,7 @@ KERNEL_SUITES = (
 
 def run(command, seconds):
     """(whether it ended well, what it printed). Never raises for what the command does, and leaves
-    none of its processes behind if it is not done in time."""
+    none of its processes running if it is not done in time."""
     print(">", " ".join(map(str, command)), file=sys.stderr, flush=True)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",

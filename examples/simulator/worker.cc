@@ -186,8 +186,8 @@ StepReply Worker::run(const PlanView& plan) {
 void Worker::publish(moetap::StepGuard& open) {
   try {
     open.publish(slots_.as<Slot>());
-  } catch (const moetap::TimeoutError& behind) {
-    fmt::print(stderr, "worker: {}\n", behind.what());
+  } catch (const moetap::TimeoutError& late) {
+    fmt::print(stderr, "worker: {}\n", late.what());
   }
   for (const moetap::StepFailed& failure : capturer_.take_failures()) {
     fmt::print(stderr, "worker: {}\n", failure.what());

@@ -195,7 +195,7 @@ RouteSink DeviceCache::sink(int layer, std::int64_t first_row, std::int64_t end_
   require_own(layer);
   if (shape_.num_experts() > ClearedLayers::kUnwritten) {
     throw ArgumentError(fmt::format(
-        "layer {}: a sink for {} experts; up to {} a pick that nobody put can be told from an id, "
+        "layer {}: a sink for {} experts; up to {} a pick that was not put can be told from an id, "
         "so capture() this layer's topk_ids",
         shape_.moe_layers()[static_cast<std::size_t>(layer)], shape_.num_experts(),
         ClearedLayers::kUnwritten));

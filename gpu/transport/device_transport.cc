@@ -112,10 +112,11 @@ std::unique_ptr<Transport> make_device_transport(Device& device, const Endpoint&
                                                  DeviceTransportOptions options) {
   if (options.host_cache == HostCache::per_request) {
     if (endpoint.stage != 0 || endpoint.part != 0) {
-      throw ArgumentError(fmt::format(
-          "stage {}, part {} with HostCache::per_request: nobody joins requests that several ranks "
-          "hand over, use HostCache::scheduler",
-          endpoint.stage, endpoint.part));
+      throw ArgumentError(
+          fmt::format("stage {}, part {} with HostCache::per_request: requests that several ranks "
+                      "hand over are "
+                      "not joined; use HostCache::scheduler",
+                      endpoint.stage, endpoint.part));
     }
     return make_request_transport(device, endpoint, options);
   }

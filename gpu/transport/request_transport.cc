@@ -153,7 +153,7 @@ class RequestTransport final : public Transport {
     throw TimeoutError(fmt::format(
         "waited {} ms {}: of {} published steps {} are in the worker's cache; {}", timeout.count(),
         what, num_published_, keeper_.num_kept(),
-        stalled.empty() ? "the device is behind: is its stream waiting for something?" : stalled));
+        stalled.empty() ? "the device is late: is its stream waiting for something?" : stalled));
   }
 
   OnFull on_full_;

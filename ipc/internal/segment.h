@@ -64,8 +64,8 @@ class Segment {
   bool has_name() const;  // whether the name still refers to it
   bool owns_name() const { return is_owner() && has_name(); }
   bool owner_alive() const { return owner_pid() != 0; }  // also true in the owner itself
-  // MismatchError if the name does not refer to it although its owner lives: somebody removed it,
-  // or put another file in its place. Takes two or three system calls and allocates nothing.
+  // MismatchError if the name does not refer to it although its owner lives: it was removed,
+  // or another file was put in its place. Takes two or three system calls and allocates nothing.
   void require_name() const;
   // The pid of the living owner in its own PID namespace, for messages; 0 if there is none.
   pid_t owner_pid() const;

@@ -63,12 +63,12 @@ DroppedSteps JoinedReaders::dropped() {
 }
 
 const JoinedReaders::Member* JoinedReaders::poll_all(Step step) {
-  const Member* behind = nullptr;
+  const Member* late = nullptr;
   for (const Member& member : members_) {
-    if (behind != nullptr && MOETAP_OFF("H35 all in turn")) break;
-    if (member.reader->poll() < step && behind == nullptr) behind = &member;
+    if (late != nullptr && MOETAP_OFF("H35 all in turn")) break;
+    if (member.reader->poll() < step && late == nullptr) late = &member;
   }
-  return behind;
+  return late;
 }
 
 const JoinedReaders::Member* JoinedReaders::find_dead(Step step) {
@@ -82,11 +82,11 @@ const JoinedReaders::Member* JoinedReaders::find_dead(Step step) {
 
 void JoinedReaders::wait_for(Step step, Milliseconds timeout) {
   const auto start = Clock::now();
-  for (const Member* behind = poll_all(step); behind != nullptr; behind = poll_all(step)) {
+  for (const Member* late = poll_all(step); late != nullptr; late = poll_all(step)) {
     const auto waited = Clock::now() - start;
     // Its worker may be alive and wait for the one that died.
     if (const Member* dead = find_dead(step)) throw_timeout(*dead, step, waited);
-    if (waited >= timeout) throw_timeout(*behind, step, waited);
+    if (waited >= timeout) throw_timeout(*late, step, waited);
     pause_for(waited);
   }
   std::optional<StepFailed> failed;

@@ -140,7 +140,7 @@ class WireReader : public SlotReadTransport {
 
  private:
   // Under the lock. True if the name refers to another buffer than it did: a worker that restarted,
-  // or whose buffer was removed, has made a new one, and nobody writes to the old one any more.
+  // or whose buffer was removed, has made a new one, and no worker writes to the old one any more.
   bool attach_again() {
     if (segment_.has_name()) return false;
     auto segment = open_if_there(segment_.name());

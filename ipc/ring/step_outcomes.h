@@ -58,7 +58,7 @@ class StepOutcomes {
   DroppedSteps of_all() const {
     return {runs_.back().total, runs_.back().last, runs_.back().given_up};
   }
-  // What is true of every step of the run. Of one with both kinds, nobody knows which are which.
+  // What is true of every step of the run. Of one with both kinds, it is not known which are which.
   static std::string why_dropped(const DropRun& run, const DropRun& before);
 
   Step last_ = 0;

@@ -3,18 +3,14 @@
 #include <moetap/error.h>
 
 #include <boost/interprocess/mapped_region.hpp>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <limits>
 #include <memory>
 #include <string_view>
 #include <thread>
@@ -23,6 +19,8 @@
 #include "ipc/internal/claim.h"
 #include "ipc/internal/system_limits.h"
 #include "ipc/segment/leftovers.h"
+#include "ipc/segment/shm_file.h"
+#include "ipc/segment/shm_space.h"
 #include "ipc/system/fork_guard.h"
 #include "ipc/system/huge_pages.h"
 #include "lib/internal/injection.h"
@@ -32,114 +30,11 @@ namespace {
 
 namespace bip = boost::interprocess;
 
-// The kernel ignores the sticky bit here. It distinguishes segments that our processes created from
-// those of vLLM.
-constexpr mode_t kMadeByUs = S_ISVTX;
-constexpr mode_t kMode = kMadeByUs | 0600;
-
 // How long a claim may seem to have no living owner. It is unnamed for some microseconds while
 // another process inspects or removes the segment. It has a dead process's pid until a child that
 // was just being forked reaches its fork handler, which may take tens of milliseconds on a busy
 // machine.
-constexpr std::chrono::seconds kNobodys{1};
-
-void check_name(const std::string& name) {
-  constexpr std::string_view allowed =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-  if (name.size() < 2 || name.size() > 255 || name[0] != '/' ||
-      name.find_first_not_of(allowed, 1) != std::string::npos) {
-    throw ArgumentError(
-        fmt::format("'{}' is no name for shared memory: use '/' and then 1 to 254 letters, digits, "
-                    "'-', '_', '.'",
-                    name));
-  }
-}
-
-struct stat status_of(int fd, const std::string& name) {
-  struct stat status {};
-  if (fstat(fd, &status) != 0) {
-    throw SystemError(errno, fmt::format("cannot examine shared memory {}", name));
-  }
-  return status;
-}
-
-const char* kind_of(mode_t mode) {
-  if (S_ISLNK(mode)) return "a symbolic link, which is not followed";
-  if (S_ISFIFO(mode)) return "a named pipe";
-  if (S_ISDIR(mode)) return "a directory";
-  return "a socket or a device";
-}
-
-void check_ours(const struct stat& status, const std::string& name) {
-  if (!S_ISREG(status.st_mode)) {
-    throw MismatchError(
-        fmt::format("/dev/shm{} is {}, no shared memory: see who made it (user {}), and remove it",
-                    name, kind_of(status.st_mode), status.st_uid));
-  }
-  if (status.st_uid != geteuid()) {
-    throw MismatchError(fmt::format(
-        "shared memory {} is another user's, {}, not this process's user {}'s: run both "
-        "ends as one user, or choose another instance name; if its user left it, let "
-        "that user or root remove /dev/shm{}",
-        name, status.st_uid, geteuid(), name));
-  }
-  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    throw MismatchError(fmt::format(
-        "shared memory {} has mode {:o}, so that others may write to it: see who made it so, then "
-        "remove /dev/shm{} or choose another instance name",
-        name, status.st_mode & 07777, name));
-  }
-}
-
-[[noreturn]] void throw_open_error(const std::string& name, int error) {
-  if (error == EACCES) {
-    throw MismatchError(fmt::format(
-        "shared memory {} may not be opened (permission denied): see who made it with which mode, "
-        "or choose another instance name",
-        name));
-  }
-  if (error == EWOULDBLOCK) {
-    throw MismatchError(fmt::format(
-        "shared memory {} has a lease on it (fcntl(2), F_SETLEASE), which none of ours has: see "
-        "who holds it (/proc/locks), then remove /dev/shm{} or choose another instance name",
-        name, name));
-  }
-  if (struct stat status{}; error == ENOENT && stat("/dev/shm", &status) != 0) {
-    throw SystemError(
-        ENOTDIR,
-        fmt::format("cannot open shared memory {}, since there is no /dev/shm here: mount it "
-                    "(mount -t tmpfs tmpfs /dev/shm), for a container by its runtime, which "
-                    "both ends must share (docker run --ipc=...)",
-                    name));
-  }
-  throw SystemError(error, fmt::format("cannot open shared memory {}{}", name,
-                                       limit_on_create(error, "/dev/shm")));
-}
-
-// Checked before it is opened, since open() would wait for another user's lease, or for a pipe's
-// other end.
-void check_named(const std::string& name) {
-  struct stat status {};
-  if (lstat(("/dev/shm" + name).c_str(), &status) == 0) check_ours(status, name);
-}
-
-int open_existing(const std::string& name) {
-  check_named(name);
-  return open_at_once(name);
-}
-
-int open_or_create(const std::string& name) {
-  for (;;) {
-    const int made = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, kMode);
-    if (made >= 0) {
-      fchmod(made, kMode);  // whatever the umask is
-      return made;
-    }
-    if (errno != EEXIST) return -1;
-    const int found = open_existing(name);
-    if (found >= 0 || errno != ENOENT) return found;
-  }
-}
+constexpr std::chrono::seconds kUnowned{1};
 
 // For Boost, which maps from the descriptor.
 struct Mappable {
@@ -148,7 +43,7 @@ struct Mappable {
 };
 
 std::unique_ptr<bip::mapped_region> map_whole(int fd, const std::string& name) {
-  const auto bytes = static_cast<std::size_t>(status_of(fd, name).st_size);
+  const auto bytes = static_cast<std::size_t>(file_status(fd, name).st_size);
   try {
     return std::make_unique<bip::mapped_region>(Mappable{fd}, bip::read_write);
   } catch (const bip::interprocess_exception& error) {
@@ -156,72 +51,6 @@ std::unique_ptr<bip::mapped_region> map_whole(int fd, const std::string& name) {
     throw SystemError(code, fmt::format("cannot map shared memory {}{}", name,
                                         limit_on_map(code, bytes, Mapped::shared)));
   }
-}
-
-[[noreturn]] void throw_no_room(const std::string& name, int error, std::size_t bytes,
-                                std::size_t free) {
-  throw SystemError(
-      error,
-      fmt::format("shared memory {} needs {} bytes and /dev/shm has {} bytes free: enlarge it "
-                  "(mount -o remount,size=... /dev/shm; docker run --shm-size=...), remove what "
-                  "is left in it, or configure fewer slots or a shorter ring",
-                  name, bytes, free));
-}
-
-std::size_t free_bytes(int fd, const std::string& name) {
-  struct statvfs system {};
-  if (fstatvfs(fd, &system) != 0) {
-    throw SystemError(errno, fmt::format("cannot examine the file system of {}", name));
-  }
-  const bool bounded = system.f_blocks != 0;  // else a tmpfs without a size limit
-  return bounded ? std::size_t{system.f_bavail} * system.f_frsize
-                 : std::numeric_limits<std::size_t>::max();
-}
-
-void require_room(int fd, const std::string& name, std::size_t bytes) {
-  require_file_size(bytes, fmt::format("shared memory {}", name));
-  const std::size_t free = free_bytes(fd, name);
-  const std::size_t held = static_cast<std::size_t>(status_of(fd, name).st_blocks) * 512;
-  if (bytes > std::size_t{std::numeric_limits<off_t>::max()} ||
-      (bytes > held && bytes - held > free)) {
-    throw_no_room(name, ENOSPC, bytes, free);
-  }
-}
-
-// For this thread, during its lifetime.
-class NoSignals {
- public:
-  NoSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  NoSignals(const NoSignals&) = delete;
-  NoSignals& operator=(const NoSignals&) = delete;
-  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_{};
-};
-
-// Sets the size and backs every page now, so that no later access can fail for lack of space. A
-// signal makes the kernel undo all pages of a call, so with one every millisecond a large call
-// would never finish. So memory is reserved in pieces, and signals wait for the end of a piece.
-void reserve(int fd, const std::string& name, std::size_t bytes) {
-  constexpr std::size_t kPiece = std::size_t{64} << 20;  // some tens of milliseconds
-  const auto require = [&](int error) {
-    if (error != 0) throw_no_room(name, error, bytes, free_bytes(fd, name));
-  };
-  for (std::size_t done = 0; done < bytes; done += kPiece) {
-    const NoSignals none;
-    const auto size = static_cast<off_t>(std::min(kPiece, bytes - done));
-    // Other processes take the size as a sign that all memory is reserved.
-    if (fallocate(fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(done), size) == 0) continue;
-    if (errno != EOPNOTSUPP) require(errno);
-    require(posix_fallocate(fd, 0, static_cast<off_t>(bytes)));
-    return;
-  }
-  require(ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? 0 : errno);
 }
 
 [[noreturn]] void throw_owned(const std::string& name, std::string_view who, pid_t pid) {
@@ -242,7 +71,7 @@ void reserve(int fd, const std::string& name, std::size_t bytes) {
 // Claims with try_claim() or try_claim_unnamed(). OwnedError if a living process has the role.
 void claim(int fd, Role role, const std::string& name, std::string_view who,
            bool (*try_it)(int, Role, const std::string&)) {
-  const auto deadline = std::chrono::steady_clock::now() + kNobodys;
+  const auto deadline = std::chrono::steady_clock::now() + kUnowned;
   while (!try_it(fd, role, name)) {
     const pid_t pid = claimant(fd, role);  // 0: it died meanwhile, or its claim is unnamed
     const bool lives = pid != 0 && (kill(pid, 0) == 0 || errno != ESRCH);
@@ -278,13 +107,13 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, boo
     segment.open_guarded(open_or_create);
     const int fd = segment.fd_;
     MOETAP_POINT("create opened");
-    check_ours(status_of(fd, name), name);
+    check_ours(file_status(fd, name), name);
     // Unnamed, so that readers do not take a dead owner's segment for one that this process
     // created.
     claim(fd, Role::owner, name, "owner", try_claim_unnamed);
     if (!leads_to(name, fd)) continue;
     MOETAP_POINT("create claimed");
-    const auto status = status_of(fd, name);
+    const auto status = file_status(fd, name);
     const auto found = static_cast<std::size_t>(status.st_size);
     segment.unlinks_ = !adopt || found == 0 || (status.st_mode & kMadeByUs) != 0;
     if (found != 0 && !(adopt && found == bytes)) {
@@ -299,8 +128,7 @@ Segment Segment::own(const std::string& name, std::size_t bytes, bool adopt, boo
     segment.adopted_ = found != 0;
     require_room(fd, name, bytes);
     if (huge_pages) {
-      if (ftruncate(fd, static_cast<off_t>(bytes)) != 0)
-        throw_no_room(name, errno, bytes, free_bytes(fd, name));
+      set_size(fd, name, bytes);
       if (!segment.map()) continue;
       back_with_huge_pages(segment.bytes(), name);
     }
@@ -323,7 +151,7 @@ Segment Segment::find(const std::string& name) {
   Segment segment;
   segment.name_ = name;
   segment.open_guarded(open_existing);
-  const auto status = status_of(segment.fd_, name);
+  const auto status = file_status(segment.fd_, name);
   check_ours(status, name);
   if (status.st_size == 0) {
     throw SystemError(ENOENT, fmt::format("shared memory {} is still being created", name));
@@ -382,7 +210,7 @@ Segment& Segment::operator=(Segment&& other) noexcept {
 }
 
 Segment::~Segment() {
-  // So that nobody takes the removal below for one under a living owner.
+  // So that no process takes the removal below for one under a living owner.
   if (is_owner()) unname_claim(fd_, Role::owner);
   // Before the descriptor closes, which ends the claim: until then no other process can have
   // created a new segment of this name.

@@ -42,7 +42,7 @@ OpenFile open_directory(const std::filesystem::path& path) {
   if (status.st_uid != geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     throw MismatchError(fmt::format(
         "block directory {} is user {}'s with mode {:o}; it must be this user's ({}) and writable "
-        "by nobody else: chmod go-w, or choose another",
+        "by no other: chmod go-w, or choose another",
         text, status.st_uid, status.st_mode & 07777, geteuid()));
   }
   return directory;

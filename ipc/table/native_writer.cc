@@ -45,7 +45,7 @@ class NativeSink : public ShmSink {
     {
       const TimedHold held(control_->lock_times.writer, [this] { return hold(); });
       if (!buffer_.invalidate(slots) &&
-          !MOETAP_OFF("H37 rows from before a step whose slots nobody knows")) {
+          !MOETAP_OFF("H37 rows from before a step whose slots are not known")) {
         buffer_.lose(step, step);
       }
       note(step, reason);

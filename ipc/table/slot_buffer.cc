@@ -182,7 +182,7 @@ Step SlotBuffer::last_step() const {
 
 RowState SlotBuffer::state_of(Step stamp, StepWindow window) const {
   if (MOETAP_OFF("H9 rows from before the window")) window.first = 1;
-  if (MOETAP_OFF("H11 rows from behind the window")) window.last = StepWindow{}.last;
+  if (MOETAP_OFF("H11 rows from before the window")) window.last = StepWindow{}.last;
   const Step lost =
       MOETAP_OFF("H36 rows from before a dropped step") ? Step() : lost_->last_in(window);
   window.first = std::max(window.first, lost);

@@ -85,7 +85,7 @@ void throw_marked(std::span<const MarkedSlot> slots, std::size_t index) {
     if (earlier.slot() == slot) throw_twice(slots, index);
   }
   throw MismatchError(fmt::format(
-      "slot {} is marked as being written, but nobody writes it: its stamp was overwritten by "
+      "slot {} is marked as being written, but no step writes it: its stamp was overwritten by "
       "another process. The step's rows are lost; see who else opens this memory",
       slot));
 }

@@ -16,7 +16,7 @@ std::filesystem::path wire_lock_path(const Endpoint& endpoint);
 
 // One thread at a time per object. Each access is exclusive, as vLLM's are.
 //
-// A lock file that somebody removes, or replaces, excludes nobody who opens its path from then on.
+// A lock file that was removed, or replaced, does not exclude processes that open its path later.
 // So each access is under the lock of the file that the path refers to now; and, as that may change
 // during the access, under the one of the buffer too. vLLM processes only know the first.
 class WireLock : GuardedDescriptor, public FileLock {

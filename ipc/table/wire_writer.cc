@@ -17,7 +17,7 @@ namespace {
 
 // Either end may create the buffer, and a vLLM process makes no claim. So under the lock a buffer
 // of the right size is kept, whichever process created it; otherwise it is created anew. Rows that
-// somebody left in it are erased, as a vLLM worker does: nobody knows of which tokens they are.
+// another process left in it are erased, as a vLLM worker does: their tokens are not known.
 // All rows are marked as missing, as the zeros of new memory may be a row of expert 0.
 Segment create_or_adopt(const std::string& name, std::size_t bytes, const WireRows& rows,
                         Milliseconds timeout) {

@@ -1,5 +1,5 @@
 // What one of our libraries needs from another, and no public header declares. As few as possible:
-// each is part of a library's border that nobody outside may use.
+// each is part of a library's border that no user may use.
 #pragma once
 
 #include <moetap/export.h>

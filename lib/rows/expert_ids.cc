@@ -124,7 +124,7 @@ void refuse_id(const ModelShape& shape, int layer, std::int64_t id, std::string_
 void refuse_repeated(const ModelShape& shape, int layer, std::int64_t id, std::string_view name) {
   throw ArgumentError(fmt::format(
       "{}, layer {}: expert id {} is picked twice, which no top-{} router does: is it memory that "
-      "nobody wrote? For a model that repeats experts on purpose, declare "
+      "was not written? For a model that repeats experts on purpose, declare "
       "ModelShape::with_repeated_experts()",
       name, shape.moe_layers()[static_cast<std::size_t>(layer)], id, shape.top_k()));
 }

@@ -43,7 +43,7 @@ bool is_before_multiple(std::int64_t i, std::int64_t n) { return (i + 1) % n == 
 bool is_after_multiple(std::int64_t i, std::int64_t n) { return i % n == 1; }
 
 // The numbers that one family uses together: layers to which all of them apply have a router.
-// Numbers of two families are two schedules, which nobody has combined.
+// Numbers of two families are two schedules; no known model combines them.
 using Family = std::span<const Number>;
 constexpr Number kDeepSeek[] = {{"first_k_dense_replace", 0, is_from},  // Mistral too
                                 {"moe_layer_freq", 1, is_multiple},

@@ -73,7 +73,7 @@ std::string device_fault(const StepReport& report, const ModelShape& shape,
     case DeviceFault::pick:
       return fmt::format(
           "{}, token {}: a router put pick {}, but rows hold {} from 0; declare the picks of fused "
-          "shared experts behind them in CapturerOptions::shared_expert_columns",
+          "shared experts after them in CapturerOptions::shared_expert_columns",
           layer_name(shape, report.fault_layer), report.fault_token, report.fault_value,
           shape.top_k());
     case DeviceFault::repeated_id:

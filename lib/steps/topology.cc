@@ -28,7 +28,7 @@ void check_sequence_parts(const Topology& topology) {
   const bool split = topology.sp_size > 1;
   if (split && topology.parts == SequenceParts::none) {
     throw ArgumentError(
-        fmt::format("topology: the tokens are split over {} ranks and nobody gathers them, so no "
+        fmt::format("topology: the tokens are split over {} ranks and not gathered, so no "
                     "rank has all rows: set parts to gathered (<moetap/collective.h>) or published",
                     topology.sp_size));
   }
@@ -64,7 +64,7 @@ void check_stage(int stage, const std::vector<int>& layers, const ModelShape& mo
     }
     if (i > 0 && layers[i] <= layers[i - 1]) {
       throw ArgumentError(
-          fmt::format("topology: stage {} has MoE layer {} behind layer {}: name each once, in "
+          fmt::format("topology: stage {} has MoE layer {} after layer {}: name each once, in "
                       "ascending order",
                       stage, layers[i], layers[i - 1]));
     }
@@ -152,8 +152,8 @@ ModelShape Topology::stage_shape(const ModelShape& model, int stage) const {
   const std::vector<int>& layers = stage_layers[static_cast<std::size_t>(stage)];
   if (layers.empty()) {
     throw ArgumentError(
-        fmt::format("stage {} has no MoE layers: it captures and publishes nothing, and nobody "
-                    "reads from it (see Topology::moe_stages)",
+        fmt::format("stage {} has no MoE layers: it captures and publishes nothing, and no "
+                    "reader attaches to it (see Topology::moe_stages)",
                     stage));
   }
   return model.with_layers(layers);

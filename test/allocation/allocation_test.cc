@@ -223,7 +223,8 @@ TEST_F(ReaderAllocations, TakingStepsInAndReadingThemNeedsNone) {
   }
 }
 
-// A device's callback has nobody to tell that there is no memory: the step has failed all the same.
+// A device's callback cannot tell a caller that there is no memory: the step has failed all the
+// same.
 TEST_F(ReaderAllocations, AStepThatFailsIsHandedOverWithoutThem) {
   const auto device = make_seeded_device(1);
   const auto stream = device->make_stream();

@@ -199,7 +199,7 @@ TEST(CrashCases, AreThePointsThatEachSideOfEachTransportPasses) {
       }
       for (const auto& [point, times] : found) {
         if (expected.contains(point)) continue;
-        wrong += fmt::format("{}: passed, but nobody is killed there\n",
+        wrong += fmt::format("{}: passed, but no process is killed there\n",
                              name_of({transport, side, point.c_str()}));
       }
     }

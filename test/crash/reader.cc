@@ -202,7 +202,7 @@ class SlotFollower final : public Follower {
     }
   }
 
-  // Nobody knows which slots a step that was given up has written: no older row is present.
+  // The slots that a given-up step has written are not known: no older row is present.
   void check_lost() {
     Step lost = last_;
     while (lost > 0 && !is_given_up(lost)) lost -= 1;
@@ -298,7 +298,7 @@ class RequestFollower final : public Follower {
 };
 
 // A row of this layout says nothing about itself, so that one which a process was writing when it
-// was killed may be torn. At a point nobody is: there each row is whole, or nobody has written it
+// was killed may be torn. At a point none is: there each row is whole, or was not written
 // yet.
 void check_wire_row(const Setup& setup, const Row& row, Slot slot) {
   if (setup.kill.point == nullptr || row == Row{}) return;

@@ -144,7 +144,7 @@ class Session {
     expect_ended(last.join(), "the last reader");
   }
 
-  // What a worker of another instance leaves, which nobody but reclaim() ever removes. Of a native
+  // What a worker of another instance leaves, which only reclaim() ever removes. Of a native
   // layout: whose a vLLM process's would be is not known.
   void leave_one_behind() {
     Setup setup = setup_;

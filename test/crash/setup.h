@@ -33,7 +33,7 @@ struct Setup {
   Case kill;
   std::uint64_t seed;
   Endpoint endpoint;
-  bool dry = false;  // nobody is killed: what the victim passes is counted
+  bool dry = false;  // no process is killed: what the victim passes is counted
 };
 
 inline constexpr int kMostKills = 250;  // of one session

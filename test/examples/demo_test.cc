@@ -60,7 +60,7 @@ class Demo : public testing::Test {
   moetap::test::ScopedVariable tmpdir_{"TMPDIR", directory_};
 };
 
-// What the demo's processes leave behind in shared memory.
+// What the demo's processes leave in shared memory.
 std::vector<std::string> shared_memory_of(pid_t pid) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator("/dev/shm")) {
@@ -280,7 +280,7 @@ TEST_F(Demo, SaysWhyAWorkerCannotStart) {
   EXPECT_NE(demo.output().find("abacus"), std::string::npos) << demo.output();
 }
 
-// Has ended, also if nobody has collected its status yet (init may not, in a container).
+// Has ended, also if its status was not collected yet (init may not, in a container).
 bool ended(pid_t pid) {
   std::ifstream in(fmt::format("/proc/{}/stat", pid));
   std::string text{std::istreambuf_iterator<char>(in), {}};

@@ -96,7 +96,7 @@ TEST(KvCache, GivesAHashOnlyToABlockInUseAndOnlyOnce) {
   EXPECT_THROW(cache.set_hash(BlockId(1 - own[0].value()), 8), moetap::StateError);
 }
 
-// The earlier block may lack rows that somebody wants.
+// The earlier block may lack rows that are wanted.
 TEST(KvCache, TheLatestBlockOfAHashIsFoundAndTheEarlierOneIsForgotten) {
   KvCache cache(3, 16);
   const Blocks old{cache.allocate()};

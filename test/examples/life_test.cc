@@ -43,7 +43,7 @@ class RequestLife : public testing::TestWithParam<Life> {
         [this](std::span<const BlockId> blocks) { pending.take_early(blocks, kNow); });
   }
 
-  // Steps run as late as possible: when somebody waits for their rows, or for what they sampled.
+  // Steps run as late as possible: when a caller waits for their rows, or for what they sampled.
   void run_next() {
     const Batch& batch = worker.run(plans.at(replies.size()));
     replies.push_back({{batch.counts().begin(), batch.counts().end()},

@@ -108,7 +108,7 @@ TEST_F(SchedulerTest, TakesAPrefixThatAnEarlierRequestComputed) {
   EXPECT_EQ(scheduler->counts().prefix_hit_tokens, 32);
 }
 
-// H9: a prefix that nobody wanted has no rows; a request that wants its own computes it again, and
+// H9: a prefix that was not wanted has no rows; a request that wants its own computes it again, and
 // the next one finds those rows.
 TEST_F(SchedulerTest, TakesAPrefixOnlyAsFarAsItHasTheRowsThatAreWanted) {
   std::vector<Request> requests{request_of(48, 1, 1000), request_of(48, 1, 1000),
@@ -185,7 +185,7 @@ TEST_F(SchedulerTest, PreemptsTheLatestAndComputesItAgain) {
   EXPECT_EQ(scheduler->cache().free_blocks(), 5);
 }
 
-// H11: either no block is reused whose rows nobody has read …
+// H11: either no block is reused whose rows were not read …
 TEST_F(SchedulerTest, HoldsTheBlocksOfFinishedRequestsUntilTheyAreReleased) {
   make({.num_blocks = 4, .max_tokens = 64, .max_requests = 4, .hold_blocks = true},
        {request_of(64, 1, 1000), request_of(64, 1, 2000)});
@@ -197,7 +197,7 @@ TEST_F(SchedulerTest, HoldsTheBlocksOfFinishedRequestsUntilTheyAreReleased) {
   EXPECT_FALSE(scheduler->plan().empty());
 }
 
-// … or whoever has to read them is told before.
+// … or the reader is told before.
 TEST_F(SchedulerTest, TellsWhichBlocksAreReusedBeforeTheLedgerKnows) {
   make({.num_blocks = 4, .max_tokens = 64, .max_requests = 4},
        {request_of(64, 1, 1000), request_of(64, 1, 2000)});

@@ -37,7 +37,7 @@ struct SlotRows {
   Step last_step = 0;
 };
 
-// Whoever waits for a step has the next ones run.
+// A caller that waits for a step runs the next ones.
 class SlotRowsReader : public moetap::SlotReadTransport {
  public:
   SlotRowsReader(SlotRows& source, std::function<void()> run_next)
@@ -77,7 +77,7 @@ class SimulatedWorker {
                   double reject_rate = 0)
       : memory(shape, num_blocks * block_size), batch_(block_size, reject_rate) {}
 
-  // What it sampled is valid until the next plan. As in the demo, rows that nobody wants are not
+  // What it sampled is valid until the next plan. As in the demo, rows that are not wanted are not
   // written.
   const Batch& run(const StepPlan& plan) {
     encode(plan, message_);

@@ -118,7 +118,7 @@ TEST(Trace, ReadsItsJsonAsStrictlyAsAnyOther) {
                "the.trace:3: 'input_length'");
 }
 
-// A broken line behind the requests that are used is an error too: the trace is not what it seems.
+// A broken line after the requests that are used is an error too: the trace is not what it seems.
 TEST(Trace, ChecksLinesThatItDoesNotUse) {
   const std::string message = error_of(kAzure + "broken\n", 1);
   EXPECT_NE(message.find("the.trace:4:"), message.npos) << message;

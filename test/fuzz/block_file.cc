@@ -1,5 +1,5 @@
 // A block store's file. The first byte says whether its checksum is set right, so that what lies
-// behind the checksum is reached too.
+// after the checksum is reached too.
 #include "ipc/store/block_file.h"
 
 #include <boost/crc.hpp>

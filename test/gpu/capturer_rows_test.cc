@@ -69,7 +69,7 @@ TEST_F(CapturerTest, PaddedLayoutTakesAllRanksPaddedTokens) {  // H5
   for (const std::int64_t rows : {4, 8, 12, 23, 25}) {
     expect_rows(rows, false, {"24 (3 ranks of 8 padded tokens)"});
   }
-  expect_rows(24, true, {}, 16);  // what is behind this rank's rows is out of reach
+  expect_rows(24, true, {}, 16);  // what follows this rank's rows is out of reach
   EXPECT_EQ(stream.captures.back().first_row, 8);
 }
 
@@ -85,7 +85,7 @@ TEST_F(CapturerTest, GraphOfALocalLayoutTakesPaddedRows) {  // H5, H13
 TEST_F(CapturerTest, GraphOfAPaddedLayoutHasAFixedFirstRow) {  // H5, H13
   make(RankLayout::padded).begin_graph(8);
   for (const std::int64_t rows : {8, 23}) expect_rows(rows, false, {"24 (3 ranks of 8"});
-  expect_rows(24, true, {}, 16);  // what is behind this rank's rows is out of reach
+  expect_rows(24, true, {}, 16);  // what follows this rank's rows is out of reach
   EXPECT_EQ(stream.captures.back().first_row, 8);
 }
 
@@ -156,7 +156,7 @@ TEST_F(CapturerTest, GivesASinkTheRowsOfThisRankInEachLayout) {  // H5, H13
   EXPECT_EQ(sink.layer, 2);
   EXPECT_EQ(sink.first_row, DeviceCache::kRowFromStep);
 
-  // The next rank's rows lie behind this one's.
+  // The next rank's rows lie after this one's.
   make(RankLayout::padded);
   expect_throw<StateError>([&] { capturer->route_sink(3, sink); }, {"layer 3", "begin_graph()"});
   capturer->begin_graph(8);

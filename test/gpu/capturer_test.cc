@@ -135,7 +135,7 @@ TEST_F(CapturerTest, WantedTokensMustBeRangesOfTheStepInOrder) {
   };
   refused({{-1, 3}}, "[-1, 3)", "[0, 8)");
   refused({{0, 3}, {3, 9}}, "[3, 9)", "[3, 8)");
-  refused({{8, 9}}, "[8, 9)", "[0, 8)");  // padding is nobody's (H2)
+  refused({{8, 9}}, "[8, 9)", "[0, 8)");  // padding is no request's (H2)
   refused({{4, 4}}, "[4, 4)", "[0, 8)");
   refused({{4, 3}}, "[4, 3)", "[0, 8)");
   refused({{0, 3}, {2, 4}}, "[2, 4)", "[3, 8)");

@@ -83,7 +83,7 @@ TEST_F(CollectiveWatchTest, AnOperationThatDoesNotEndIsAborted) {
   run();
   const bool failed = fails();
   if (!failed) backend.let_go();  // or the next line would never end
-  stream->synchronize();          // a host that is blocked behind it goes on, as in a publish
+  stream->synchronize();          // a host that is blocked after it goes on, as in a publish
   ASSERT_TRUE(failed);
   expect_throw<TimeoutError>([this] { watch.check(); }, {"rank 1 of 4", "40 ms", "missing"});
   EXPECT_EQ(backend.aborts, 1);

@@ -186,7 +186,7 @@ TEST_P(DeviceCacheOn, FindsAnExpertThatComesTwiceInARow) {  // H32
     };
     const std::string twice = "layer 4, token 20: expert id 7 was picked twice";
     EXPECT_TRUE(test::contains(run(1, 0, 1).value(), twice)) << *run(2, 0, 1);
-    // A host leaves the comparison of all of them to whoever asks for it.
+    // A host leaves the comparison of all of them to callers that ask for it.
     const bool gpu = worker.device->name().starts_with("cuda");
     EXPECT_EQ(run(3, 2, 7).has_value(), gpu);
     worker.cache.compare_all_picks();

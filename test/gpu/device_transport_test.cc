@@ -152,8 +152,8 @@ TEST_F(DeviceTransport, DeviceThatIsBehindIsAnErrorThatBlamesIt) {
       },
       &go);
   for (int i = 0; i < 4; ++i) engine.run(scenario.steps[i]);
-  const std::string behind = message_of<TimeoutError>([&] { engine.finish(Milliseconds(10)); });
-  EXPECT_TRUE(contains(behind, "10 ms for the device")) << behind;
+  const std::string late = message_of<TimeoutError>([&] { engine.finish(Milliseconds(10)); });
+  EXPECT_TRUE(contains(late, "10 ms for the device")) << late;
   const std::string full = message_of<TimeoutError>([&] { engine.run(scenario.steps[4]); });
   EXPECT_TRUE(contains(full, "30 ms for the device")) << full;
   EXPECT_TRUE(contains(full, "4 have not left it")) << full;
@@ -167,7 +167,7 @@ TEST_F(DeviceTransport, DeviceThatIsBehindIsAnErrorThatBlamesIt) {
   }
 }
 
-// A step that failed is in nobody's way, and is told once.
+// A step that failed stops nothing, and is told once.
 TEST_P(DeviceTransportOn, FailuresWaitUntilTheyAreTaken) {  // H37
   std::vector<ScenarioStep> steps = plain_steps(4);
   steps[0].trouble = Trouble::layer_missing;

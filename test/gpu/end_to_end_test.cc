@@ -24,7 +24,7 @@ struct TransportMaker {
   const char* name;
   std::unique_ptr<Transport> (*worker)(Device&, const Endpoint&);
   std::unique_ptr<SlotReadTransport> (*scheduler)(const Endpoint&);
-  bool worker_sees_every_failure;  // a slot that comes twice is found by whoever scatters
+  bool worker_sees_every_failure;  // a slot that comes twice is found by the end that scatters
 };
 std::ostream& operator<<(std::ostream& out, const TransportMaker& maker) {
   return out << maker.name;

@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(All, GivenUpStepOn,
                                             ::testing::ValuesIn(every_device())),
                          case_name);
 
-// Steps 2, 4 and 5 throw: by calls, all at once before the first layer, and behind a graph.
+// Steps 2, 4 and 5 throw: by calls, all at once before the first layer, and after a graph.
 TEST_P(GivenUpStepOn, IsToldAndTheNextStepWorks) {  // H37
   std::vector<ScenarioStep> steps = plain_steps(6);
   steps[2].graph = steps[4].graph = true;
@@ -247,7 +247,7 @@ TEST_P(GivenUpStepOn, LeavesNoOlderRowsForItsOwn) {
   expect_rows(*reader, scenario, next);
 }
 
-// As above, of a step whose slots nobody knows: its forward pass threw, or its slot mapping is
+// As above, of a step whose slots are not known: its forward pass threw, or its slot mapping is
 // none. Rows that the step did not write may go with them in such a window; by its one step each is
 // there.
 TEST_P(GivenUpStepOn, LeavesNoOlderRowsWhereNobodyKnowsItsSlots) {  // H37
@@ -323,7 +323,7 @@ TEST_P(GivenUpStepOn, TakesAwayWhatItsWorkerKeptOfItsPositions) {
   }
 }
 
-// A first sink is refused in an open step only: not behind one that is over.
+// A first sink is refused in an open step only: not after one that is over.
 TEST_P(GivenUpStepOn, NorOneOfWhichNothingIsWantedKeepsALayerFromGettingASink) {
   const std::span<const TokenRange> none;
   StepInfo nothing = info(1);

@@ -130,7 +130,7 @@ TEST_P(PartGatherOn, NothingOfAnEarlierStepIsLeft) {
 TEST_P(PartGatherOn, WeightsComeWithTheirIds) {
   for (const WeightType type : {WeightType::float32, WeightType::bfloat16}) {
     SCOPED_TRACE(weight_type_name(type));
-    // Three rows of three ids, an odd number, with a gap behind each row of weights.
+    // Three rows of three ids, an odd number, with a gap after each row of weights.
     const Buffer ids = upload(*device, *stream, Ids{1, 2, 3, 4, 5, 6, 7, 8, 9});
     const bool whole = type == WeightType::float32;
     std::vector<std::uint16_t> halves;

@@ -17,7 +17,7 @@ struct SinkPicks {
   RouteSink sink;
   WeightType weight_type = WeightType::none;
   const void* weights = nullptr;  // [rows][top_k]
-  int first_k = 0;                // picks before the routes (below 0) and behind them, of expert 0
+  int first_k = 0;                // picks before the routes (below 0) and after them, of expert 0
   int shared = 0;
   std::int64_t left_out = -1;  // the last route of this row is not put
 

@@ -202,7 +202,7 @@ TEST_F(RequestCacheTrees, AlsoWhileLaterStepsCameMeanwhile) {
   expect_row(5, 5, 3);
 }
 
-// Whoever is wrong, the later step's row stays.
+// Whichever is wrong, the later step's row stays.
 TEST_F(RequestCacheTrees, NeverOverWhatALaterStepComputed) {
   put(1, {kTree, {0, 3}}, 1);
   put(2, {{1, 3, 1}, {0, 1}}, 2);
@@ -241,7 +241,7 @@ TEST_F(RequestCacheTrees, PartsOfASpanAreOne) {
   put(1, {{1, 2, 5}, {3, 5}}, 1);
   expect_row(3, 3, 1);
   expect_row(6, 6, 1);
-  put(2, {{1, 4, 1}, {0, 1}}, 2);  // only the first, which nobody wanted, is known to stand
+  put(2, {{1, 4, 1}, {0, 1}}, 2);  // only the first, which was not wanted, is known to stand
   expect_missing(3);
   expect_row(4, 4, 2);
   expect_missing(5);

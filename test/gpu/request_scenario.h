@@ -15,7 +15,7 @@ namespace moetap::test {
 struct RequestScenario {
   explicit RequestScenario(std::uint64_t seed, Router router);
 
-  // What the engine says about requests behind a step.
+  // What the engine says about requests after a step.
   struct End {
     RequestId request = 0;
     RequestEnd how = RequestEnd::finished;
@@ -28,7 +28,7 @@ struct RequestScenario {
   };
 
   Scenario scenario;                   // the steps
-  std::vector<std::vector<End>> ends;  // behind each
+  std::vector<std::vector<End>> ends;  // after each
   std::vector<Finished> finished;      // in the order of their ends
 
  private:

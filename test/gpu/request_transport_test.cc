@@ -74,7 +74,7 @@ class RequestTransportEndToEnd : public RequestTransport,
       const ScenarioStep& step = scenario.scenario.steps[i];
       engine.run(step);
       if (step.fails()) troubled.insert(step.step);
-      // At once, with the step still on its way: whoever takes the rows must wait for them.
+      // At once, with the step still on its way: a caller that takes the rows must wait for them.
       for (const auto& [request, how] : scenario.ends[i]) engine.end_request(request, how);
     }
     engine.finish();
@@ -96,7 +96,7 @@ class RequestTransportEndToEnd : public RequestTransport,
     for (const RequestId request : never_asked) {
       EXPECT_THROW(reader.take(request, {0, 1}, Milliseconds(0)), TimeoutError) << request;
     }
-    // A step that nobody wanted anything of has no outcome, the next one stands for it.
+    // A step of which nothing was wanted has no outcome, the next one stands for it.
     std::vector<ScenarioStep> steps = scenario.scenario.steps;
     while (!steps.back().wants_any()) steps.pop_back();
     for (const ScenarioStep& step : steps) {
@@ -380,10 +380,10 @@ TEST_F(RequestTransport, DeviceThatIsBehindIsAnErrorThatBlamesIt) {
       },
       &go);
   for (int i = 0; i < 4; ++i) engine.run(scenario.steps[i]);
-  const std::string behind = message_of<TimeoutError>([&] { engine.run(scenario.steps[4]); });
+  const std::string late = message_of<TimeoutError>([&] { engine.run(scenario.steps[4]); });
   go = true;
-  EXPECT_TRUE(contains(behind, "of 4 published steps 0 are in the worker's cache")) << behind;
-  EXPECT_TRUE(contains(behind, "the device is behind")) << behind;
+  EXPECT_TRUE(contains(late, "of 4 published steps 0 are in the worker's cache")) << late;
+  EXPECT_TRUE(contains(late, "the device is late")) << late;
 }
 
 TEST_F(RequestTransport, StepMustSayWhoseItsTokensAre) {

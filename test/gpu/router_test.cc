@@ -304,7 +304,7 @@ TEST_P(RouterOn, ServesEveryStepWithOneGraph) {  // H2, H13
   EXPECT_TRUE(contains(fault.value(), "64 rows, too few")) << *fault;
 }
 
-// Behind this rank's rows lie the next one's.
+// After this rank's rows lie the next one's.
 TEST_P(RouterOn, TakesTheRowsOfThisRankAndNoMore) {  // H5
   const RouterOptions options{.num_experts = 16, .top_k = 2};
   std::mt19937 random(6);

@@ -31,15 +31,15 @@ struct ScenarioStep {
   bool graph = false;                     // replayed, else captured by calls
   std::vector<Slot> slots{};              // of this rank's tokens
   Trouble trouble = Trouble::none;
-  std::vector<RequestSpan> requests{};  // whose the tokens are; nobody needs to know if empty
+  std::vector<RequestSpan> requests{};              // whose the tokens are; may be empty
   std::optional<std::vector<TokenRange>> wanted{};  // as in StepInfo
 
   bool wants(std::int64_t token) const;
   bool wants_any() const { return !wanted || !wanted->empty(); }
-  // Whether its trouble shows: a step that nobody wants anything of cannot fail, and a slot is
+  // Whether its trouble shows: a step of which nothing is wanted cannot fail, and a slot is
   // looked at only if its token is wanted.
   bool fails() const;
-  // Whether nobody knows all the slots that it wrote.
+  // Whether not all the slots that it wrote are known.
   bool loses_slots() const;
 };
 
@@ -75,10 +75,10 @@ struct Scenario {
     std::vector<std::byte> bytes{};
   };
   Row expected(Slot slot, StepWindow window, Step last) const;
-  // The last step in the window of which, or around which, nobody knows what slots were written; 0
-  // if there is none.
+  // The last step in the window of which, or around which, it is not known what slots were written;
+  // 0 if there is none.
   Step last_lost_in(StepWindow window) const;
-  // Whether a step behind this one has the slot's row.
+  // Whether a step after this one has the slot's row.
   bool written_after(Slot slot, Step step) const;
 };
 

@@ -114,7 +114,7 @@ TYPED_TEST(SnapshotKernelOf, TakesOnlyTheTokensThatAreWanted) {
           }
         }
         ASSERT_GT(tokens.size(), 3u);
-        tokens.shrink_to_fit();  // so that a sanitizer sees who reads behind it
+        tokens.shrink_to_fit();  // so that a sanitizer sees a read past its end
         cache.missing_step[tokens[3]] = kStep;
         cache.kernel.tokens = tokens.data();
         cache.kernel.num_rows = static_cast<std::int64_t>(tokens.size());

@@ -59,7 +59,7 @@ TEST_F(StepGuardTest, LeavesAPublishedStepAlone) {
     StepGuard open(*capturer, {.step = 1, .num_tokens = 4}, stream);
     open.publish(slots.data());
     EXPECT_EQ(transport->published, 1);
-    capturer->begin_step({.step = 2, .num_tokens = 4}, stream);  // of nobody's guard
+    capturer->begin_step({.step = 2, .num_tokens = 4}, stream);  // of no guard
   }
   EXPECT_TRUE(transport->given_up.empty());
   capturer->publish(slots.data(), stream);

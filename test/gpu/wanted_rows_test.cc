@@ -1,4 +1,4 @@
-// Opting in: rows that nobody wants cost nothing, and the others lose nothing.
+// Opting in: rows that are not wanted cost nothing, and the others lose nothing.
 #include <moetap/error.h>
 #include <moetap/read_transport.h>
 #include <moetap/reader.h>

@@ -261,7 +261,7 @@ TEST_F(DeviceReaderTest, ARecordThatOnlyClaimsToBeGoodIsAFailedStep) {
   expect_row(*reader, 10, step, 0);
 }
 
-// Whose slots these are, nobody knows.
+// Whose slots these are is not known.
 TEST_F(DeviceReaderTest, H37ARecordOfAnotherStepHidesOlderRowsFromWindowsThatIncludeItsStep) {
   send(1, {12});
   send_spoiled(2, {10}, [](const StepRecordView& r) { r.captured[1] -= 1; });

@@ -441,11 +441,11 @@ TEST_F(DirectoryBlockStoreTest, WhatIsNoFileOfOursIsLeftAlone) {
   ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
   EXPECT_FALSE(has(*store, 1));
   fs::remove(file);
-  write(file, "somebody's notes");
+  write(file, "another program's notes");
   EXPECT_FALSE(has(*store, 1));
   EXPECT_EQ(put(*store, 1), Put::full);
   for (const int number : {2, 3, 4, 5}) put(*store, number);
-  EXPECT_EQ(contents(file), "somebody's notes");
+  EXPECT_EQ(contents(file), "another program's notes");
   EXPECT_EQ(contents(elsewhere).size(), kFileBytes);
 }
 

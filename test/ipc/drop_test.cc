@@ -132,7 +132,7 @@ TEST_F(DropTest, SaysWhichOfBothItWas) {
     EXPECT_TRUE(contains(why, right)) << why;
     EXPECT_FALSE(contains(why, given_up ? "ring was full" : "gave it up")) << why;
   }
-  worker.drop({7, 7, 1, 1});  // nobody knows which is which
+  worker.drop({7, 7, 1, 1});  // it is not known which is which
   worker.drop({8, 8, 1});
   for (const Step step : {Step(7), Step(8)}) {
     const std::string why = message_of<StepFailed>([&] { reader->wait_for(step, kPatience); });

@@ -100,7 +100,7 @@ TEST_F(FullRingTest, NamesTheLeaseThatKeepsItFullUntilItEnds) {
   text = full(worker);
   EXPECT_TRUE(contains(text, "a lease is out, held by request 8 for ")) << text;
   go_on();
-  text = full(worker);  // nobody reads, but not for a lease
+  text = full(worker);  // nothing is read, but not for a lease
   EXPECT_FALSE(contains(text, "lease")) << text;
   EXPECT_TRUE(contains(text, "process " + std::to_string(scheduler.pid()))) << text;
   go.raise();

@@ -59,7 +59,7 @@ class LeftoversTest : public test::ShmTest {
   const std::string buffer = buffer_name(endpoint);
   const std::string ring = ring_name(endpoint);
 
-  // Leaves this user's segment `name` behind. One that begins as ours do is removed by any process
+  // Leaves this user's segment `name`. One that begins as ours do is removed by any process
   // on this machine that creates another, at any moment.
   static void make_file(const std::string& name, std::size_t bytes) {
     const int fd = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
@@ -73,7 +73,7 @@ class LeftoversTest : public test::ShmTest {
     close(fd);
     return claimed;
   }
-  // What nobody removes until it is given the name of one of ours.
+  // What is not removed until it is given the name of one of ours.
   const std::string unnamed = "/other_" + endpoint.instance + "_unnamed";
   void name_it(const std::string& name) const {
     std::filesystem::rename("/dev/shm" + unnamed, "/dev/shm" + name);
@@ -135,7 +135,8 @@ TEST_F(LeftoversTest, NamesTheReaderOfARing) {
   EXPECT_EQ(found(ring)->reader_pid, reader.pid());
 }
 
-// A lease (F_SETLEASE) of its owner's keeps whoever opens the file waiting, for 45 s as a rule.
+// A lease (F_SETLEASE) of its owner's keeps processes that open the file waiting, for 45 s as a
+// rule.
 TEST_F(LeftoversTest, NobodyWaitsForTheLeaseOnAFile) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   // Of another user's first, then of our own: neither is waited for.
@@ -188,7 +189,7 @@ TEST_F(LeftoversTest, H23ALeftoverThatCannotBeRemovedIsAnErrorThatNamesIt) {
           test::message_of<SystemError>([&] { reclaim(buffer); })}) {
       EXPECT_TRUE(test::contains(message, "cannot remove /dev/shm" + buffer)) << message;
     }
-    // It is in nobody else's way.
+    // It is in no other's way.
     make_file(ring, 1);
     const Segment other = Segment::create("/moetap_" + endpoint.instance + "_other_0", 4096);
     EXPECT_FALSE(exists(ring));

@@ -111,7 +111,7 @@ TEST_F(LendTest, RefusesSlotsThatItDoesNotHave) {
       {"2 slots"});
   EXPECT_EQ(reader->poll(), Step(0));
   send(1, {3});
-  EXPECT_EQ(reader->poll(), Step(1));  // no lease was left behind
+  EXPECT_EQ(reader->poll(), Step(1));  // no lease was left
 }
 
 }  // namespace

@@ -120,7 +120,8 @@ INSTANTIATE_TEST_SUITE_P(At, OvertakenBySlot,
                                                                                  : "_handed_over");
                          });
 
-// Nor does it use what others change in a record after it was checked, whoever wrote the record.
+// Nor does it use what others change in a record after it was checked, whichever process wrote the
+// record.
 TEST_F(Overtaken, ChangesOfSlotsThatWereCheckedAreNotSeen) {
   const auto reader = make_device_reader(endpoint);
   const Slots slots{1, 2, 3, 7};

@@ -1,4 +1,4 @@
-// What somebody removes, or replaces by another file, while living processes use it (H38).
+// What is removed, or replaced by another file, while living processes use it (H38).
 #include <moetap/error.h>
 #include <moetap/read_transport.h>
 

@@ -157,7 +157,7 @@ class ShmScribbler : public Scribbler {
     for (Step step = 1; step <= 16; ++step) {
       known = known || row == test::row_of(endpoint.shape, step, slot);
     }
-    EXPECT_TRUE(known) << "a row of slot " << slot << " that nobody wrote";
+    EXPECT_TRUE(known) << "a row of slot " << slot << " that was not written";
   }
 };
 

@@ -112,7 +112,7 @@ TEST_F(SegmentRaces, H22NobodyOwnsASegmentThatLostItsName) {
 }
 
 // As above, but the other process removes leftovers, of which there is one when it looks. In a
-// /dev/shm where nobody else does so, if there may be one: another program's removal of the
+// /dev/shm where no other process does so, if there may be one: another program's removal of the
 // leftover would hide what is shown here.
 TEST_F(SegmentRaces, H23NobodyRemovesASegmentThatTookALeftoversName) {
   const std::string ours = "/moetap_" + endpoint.instance + "_0";
@@ -133,7 +133,8 @@ TEST_F(SegmentRaces, H23NobodyRemovesASegmentThatTookALeftoversName) {
       std::optional<Segment> owned;
       if (can_be_claimed(ours)) owned = Segment::create(ours, kBytes);
       kill(other.pid(), SIGCONT);
-      if (!owned) continue;  // it was about to remove the leftover, and nobody would come between
+      if (!owned)
+        continue;  // it was about to remove the leftover, and no process would come between
       const int seen = count;
       for (int waited = 0; count < seen + 2; ++waited) {
         ASSERT_LT(waited, 10 * test::kPatienceMs);

@@ -44,7 +44,7 @@ class EndpointTest : public testing::Test {
   ~EndpointTest() override { remove_all_of(endpoint.instance); }
 
   // Whether leftover `name` has been removed. Another program on this machine may be about to do
-  // it, and nobody else can meanwhile.
+  // it, and no other process can meanwhile.
   static bool gone(const std::string& name) {
     for (int waited = 0; std::filesystem::exists("/dev/shm" + name); ++waited) {
       if (waited == kPatienceMs) return false;

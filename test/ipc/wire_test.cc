@@ -428,7 +428,7 @@ TEST_F(WireTest, AReaderWaitsForABufferOfItsSize) {
   Endpoint other = endpoint;
   other.num_slots = 32;
   {
-    // Nobody is known to own it, so a worker may still replace it.
+    // No owner of it is known, so a worker may still replace it.
     ChildProcess dead([&] {
       const ShmWriter writer(other);
       _exit(0);

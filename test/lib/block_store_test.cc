@@ -89,7 +89,7 @@ TEST_F(MemoryBlockStoreTest, RefusesAnExpertThatIsPickedTwice) {  // H32
       options.shape = ModelShape({1, 4}, 2, experts).with_repeated_experts(declared);
       options.max_bytes = 3 * options.block_bytes();
       store = make_memory_block_store(options);
-      const std::vector<std::byte> rows(options.block_bytes());  // memory that nobody wrote
+      const std::vector<std::byte> rows(options.block_bytes());  // memory that was not written
       if (declared) {
         EXPECT_EQ(store->put(key_of(1), rows), Put::stored);
         continue;

@@ -130,7 +130,7 @@ TEST(Config, WhatCannotBeReadForCertainIsAnErrorThatNamesTheKey) {
       {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "is_moe_layer": [0, 0],
            "mlp_layer_types": ["sparse", "sparse"]})",
        {"is_moe_layer", "mlp_layer_types", "layer 0"}},
-      // ... and ones that nobody knows (H34), wherever they are.
+      // ... and ones that are not known (H34), wherever they are.
       {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "moe_layer_skip": 1})",
        {"moe_layer_skip", "is 1", "not understood"}},
       {R"({"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2, "dense_every": 2})",
@@ -155,7 +155,7 @@ TEST(Config, WhatCannotBeReadForCertainIsAnErrorThatNamesTheKey) {
   expect_refused(cases);
 }
 
-// H34: of each kind, what nobody said is not to be guessed.
+// H34: of each kind, what was not said is not guessed.
 TEST(Config, SchedulesAreUnderstoodWordByWord) {
   const Broken cases[] = {
       // Under a name that is read, each word is understood, ...

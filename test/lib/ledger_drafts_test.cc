@@ -167,7 +167,7 @@ TEST_P(LedgerDrafts, AMoveWaitsForItsStepAndForNoLaterOne) {
   EXPECT_EQ(move_rows(reader, moved, kAtOnce), 1u);
 }
 
-// Tokens of which nobody has said that they stand are not in the cache, whoever says so.
+// Tokens that were not said to stand are not in the cache, whatever else is said.
 TEST_P(LedgerDrafts, AHitOnDraftsHasTheirRowsOnceTheyStand) {
   compute(1, {0, 2});
   compute(2, {2, 48});

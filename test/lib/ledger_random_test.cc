@@ -1,6 +1,6 @@
 // Thousands of random histories of an engine and its ledger alone, each row of each checked
 // (H8-H11, H16-H19, H29, H30, H39): the simulation's engine with a worker and a buffer that are
-// next to nothing, so that a fault of the ledger is found in a second and is nobody else's.
+// next to nothing, so that a fault of the ledger is found in a second and is its own.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -17,7 +17,7 @@ using test::SlotMemory;
 
 constexpr Router kRouter{2, 2, 256};  // whose rows are numbers of four bytes, as SlotMemory's
 
-// Runs a step at once; the rows that nobody wants are not published.
+// Runs a step at once; the rows that are not wanted are not published.
 class MemoryWorker final : public Worker {
  public:
   MemoryWorker(SlotMemory& memory, Oracle& oracle, Dice& dice, Counts& counts)

@@ -337,7 +337,7 @@ TEST_F(LedgerTest, KeepsNothingOfRequestsThatDidNotAsk) {
   read_rows(reader, plan, kNow);
   EXPECT_EQ(memory->reads, reads);
 
-  admit(2, 9, {1, 2, 3}, 8);  // hits what nobody captured
+  admit(2, 9, {1, 2, 3}, 8);  // hits what was not captured
   EXPECT_EQ(ledger.num_wanting(), 1);
   EXPECT_EQ(ledger.cached_rows({Blocks{1, 2, 3}, 8}), 0);
   compute(2, 2, {1, 2, 3}, {8, 9});

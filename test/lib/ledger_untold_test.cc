@@ -126,7 +126,7 @@ TEST_P(LedgerMisreported, MayBeReportedAgainBeforeOrAfter) {
   }
 }
 
-// Nobody has said that its first token lies there.
+// It was not said that its first token lies there.
 TEST_P(LedgerMisreported, IsNoHitBeforeItIsKnownWhereItBegins) {
   ledger.schedule(3, 1, {5, 16});
   Blocks hit = blocks_of(1);

@@ -202,7 +202,7 @@ TEST(RoutesJson, OfAPipelineStageAreReadAsThatStageOnly) {  // H31
 TEST(RoutesJson, RefusesAnExpertThatIsPickedTwice) {  // H32
   const ModelShape repeats = kShape.with_repeated_experts();
   Routes routes(repeats, {5, 7});
-  std::ranges::fill(routes.bytes(), std::byte{0});  // memory that nobody wrote
+  std::ranges::fill(routes.bytes(), std::byte{0});  // memory that was not written
   std::ranges::fill(routes.states(), RowState::present);
   const std::string text = to_json(routes, IdType::uint8);
   expect_throw<ArgumentError>([&] { from_json(text, kShape); },

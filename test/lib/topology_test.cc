@@ -102,8 +102,8 @@ TEST(Topology, RefusesALayerThatTheModelLacks) {
 }
 
 TEST(Topology, RefusesLayersOutOfOrder) {
-  refused([](Topology& t) { t.stage_layers = {{2, 1}, {3, 5}}; }, {"layer 1 behind layer 2"});
-  refused([](Topology& t) { t.stage_layers = {{1, 1, 2}, {3, 5}}; }, {"layer 1 behind layer 1"});
+  refused([](Topology& t) { t.stage_layers = {{2, 1}, {3, 5}}; }, {"layer 1 after layer 2"});
+  refused([](Topology& t) { t.stage_layers = {{1, 1, 2}, {3, 5}}; }, {"layer 1 after layer 1"});
 }
 
 TEST(Topology, RefusesAnotherNumberOfStages) {

@@ -159,7 +159,7 @@ class Explorer {
     return true;
   }
 
-  // A sleeper's futex_wait is behind it: the operation before whatever is pending.
+  // A sleeper's futex_wait is after it: the operation before whatever is pending.
   void wake(State& state, std::uint8_t word) const {
     for (std::size_t i = 0; i < state.threads.size(); ++i) {
       Thread& thread = state.threads[i];

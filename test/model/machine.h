@@ -35,7 +35,7 @@ struct Op {
     fence,       // acquire: between earlier loads and all that follows; release: between all that
                  // came before and later stores
     await,       // a spin loop that ends when word >= value
-    branch,      // to `target` if reg `compare` value; nothing behind it runs ahead of it
+    branch,      // to `target` if reg `compare` value; nothing after it runs ahead of it
     jump,        // to `target`
     lock,        // waits until word is 0 and makes it 1: a system call, which orders everything
     unlock,      // word = 0

@@ -36,7 +36,7 @@ void lead_here(Program& p, const std::vector<std::size_t>& jumps) {
   for (const std::size_t jump : jumps) p[jump].target = static_cast<int>(p.size());
 }
 
-// Behind `p`: where `wrong` leads is an error, and nothing else comes there.
+// After `p`: where `wrong` leads is an error, and nothing else comes there.
 void lead_to_error(Program& p, const std::vector<std::size_t>& wrong) {
   p.push_back({.kind = Kind::jump, .target = static_cast<int>(p.size()) + 2});
   lead_here(p, wrong);

@@ -25,7 +25,7 @@ enum class RingChange {
   released_read_relaxed,   // the producer's look at it
   released_too_early,      // before the record is read
   no_room_check,           // the producer does not wait for a free record (H14)
-  no_wake,                 // nobody is woken
+  no_wake,                 // no waiter is woken
   wake_before_store,       // the word changes before what it announces
   wake_is_relaxed,         // the waker's two operations
   sleepers_first,          // the waker looks for sleepers before it changes the word
@@ -42,7 +42,7 @@ inline constexpr RingChange kRingChanges[] = {
     RingChange::looks_before_word,
 };
 std::string_view name(RingChange change);
-// A waiter spins before it sleeps. While it spins, what comes behind its loop may run ahead.
+// A waiter spins before it sleeps. While it spins, what comes after its loop may run ahead.
 enum class Waiting { spins, sleeps };
 std::vector<Program> ring(int depth, int records, Waiting waiting,
                           RingChange change = RingChange::none);
@@ -54,7 +54,7 @@ enum class MarkChange {
   none,
   not_begun,            // the mark before the first byte
   begun_not_fenced,     // ... and what keeps it there
-  finished_is_relaxed,  // the mark behind the last
+  finished_is_relaxed,  // the mark after the last
   first_look_relaxed,
   no_second_look,
   second_look_not_fenced,
@@ -97,7 +97,7 @@ enum class NoteChange {
   none,
   not_marked,            // the version stays even while the words are written
   written_is_relaxed,    // the words
-  finished_is_relaxed,   // the version behind them
+  finished_is_relaxed,   // the version after them
   version_read_relaxed,  // the first look at it
   words_read_relaxed,
 };

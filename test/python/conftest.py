@@ -1,4 +1,4 @@
-"""What the tests of the Python package share: names of their own, and nothing left behind."""
+"""What the tests of the Python package share: names of their own, and nothing left over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUM_BLOCKS = 16
 
 @pytest.fixture
 def endpoint() -> Iterator[moetap.Endpoint]:
-    """One of this test's own. Fails the test if it leaves shared memory behind."""
+    """One of this test's own. Fails the test if it leaves shared memory."""
     instance = f"pytest-{os.getpid()}-{next(_count)}"
     yield moetap.Endpoint(instance, SHAPE, num_slots=NUM_BLOCKS * BLOCK_SIZE, max_tokens=32,
                           timeout=5)

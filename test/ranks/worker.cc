@@ -1,5 +1,5 @@
 // The program of one rank. Says on its output what went wrong, and lives until its input (which MPI
-// gives to rank 0) ends: whoever publishes owns the memory that the test reads.
+// gives to rank 0) ends: the rank that publishes owns the memory that the test reads.
 #include <moetap/error.h>
 #include <moetap/host_device.h>
 
@@ -31,7 +31,7 @@ extern "C" const char* __lsan_default_options() { return "print_suppressions=0";
 namespace moetap::test {
 namespace {
 
-// While MPI's modules are loaded: afterwards nobody knows what was whose.
+// While MPI's modules are loaded: afterwards it is not known what was whose.
 void find_leaks() {
 #if defined(__SANITIZE_ADDRESS__)
   __lsan_do_leak_check();

@@ -128,7 +128,7 @@ TEST_F(ReadmeScheduler, GoesOnAfterAFullRing) {
   make_worker(OnFull::drop);
   SchedulersRoutes scheduler(endpoint, kBlockSize);
   schedule(scheduler, kSteps);
-  for (Step step = 1; step <= kSteps; ++step) run(step);  // nobody takes any in, nor waits
+  for (Step step = 1; step <= kSteps; ++step) run(step);  // no reader takes any in, nor waits
   EXPECT_EQ(capturer->dropped().count, kSteps.value() - 2);
   EXPECT_FALSE(scheduler.finish(kRequest, tokens(kSteps)).has_value());
   EXPECT_EQ(scheduler.reader.dropped().count, kSteps.value() - 2);

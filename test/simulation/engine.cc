@@ -205,7 +205,7 @@ void Engine::begin(InFlight& step) {
 }
 
 // The scheduler waits for its last step with a real limit, while its worker runs one after the
-// other. Not where drafts let nobody but the scheduler say where a step begins (see correct()), nor
+// other. Not where drafts let only the scheduler say where a step begins (see correct()), nor
 // for a step that is never published.
 void Engine::await() {
   if (!options_.joined || options_.most_drafts > 0) return;

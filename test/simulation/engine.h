@@ -38,7 +38,7 @@ struct EngineOptions {
   bool trees = false;  // they form one
   bool keeps = false;  // what a preempted run sampled
   Reading reading = Reading::at_once;
-  bool publish_all = true;    // also rows that nobody asked for
+  bool publish_all = true;    // also rows that were not asked for
   bool per_request = false;   // the worker keeps the rows, and hands over a request's at its end
   bool declares = true;       // to such a worker, which tokens are drafts of a tree
   bool accepts_late = false;  // and says which stand when other steps are on their way
@@ -130,7 +130,7 @@ class Engine {
     std::vector<Work> work;
     std::optional<StepWork> begun;
     bool ran = false;                         // ahead of its turn, while the scheduler waited
-    std::vector<std::function<void()>> told;  // the worker, behind it
+    std::vector<std::function<void()>> told;  // the worker, after it
   };
   struct Put {  // was decided, and is not done yet
     MovePlan move;

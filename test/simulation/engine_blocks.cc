@@ -148,7 +148,7 @@ void Engine::fill(Request& request) {
   if (!request.wants_rows) return;
   for (std::int64_t p = work.positions.start; p < work.positions.end; ++p) {
     RowRef& row = at(work.rows, p - work.positions.start);
-    // Whoever computed it would not have handed over a row that misses a route.
+    // The request that computed it would not have handed over a row that misses a route.
     while (oracle_.router.missing_layer(row->number) >= 0) row = oracle_.make(step_);
     at(request.rows, p) = at(oracle_.belongs, slot_of(work.blocks, p)) = row;
   }
@@ -211,12 +211,12 @@ void Engine::copy() {
   MovePlan plan = ledger_.copy(++step_, request.id, moves[0]);
   --block(from).users;
   if (request.wants_rows) return carry(std::move(plan), moves, &request);
-  require(plan.from.empty(), "rows that nobody wants would be copied");
+  require(plan.from.empty(), "rows that are not wanted would be copied");
   from = *to;
 }
 
-// What the ledger did, told by rows: they are others from now on, and whoever had the old ones has
-// the new ones.
+// What the ledger did, told by rows: they are others from now on, and the holder of the old ones
+// has the new ones.
 void Engine::carry(MovePlan plan, const std::vector<BlockMove>& moves, Request* only) {
   Put put;
   std::map<RowRef, RowRef> renewed;

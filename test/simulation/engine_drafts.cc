@@ -22,7 +22,7 @@ void Engine::accept_tree(Request& request, const Work& work, Step step) {
   const std::int64_t start = work.positions.start;
   const std::int64_t count = std::min(size(request.tokens) - 1, work.positions.end) - start;
   if (request.wants_rows && work.told && count > 1 && chance(20)) {
-    require_refusal<StateError>("H30: drafts that stand, which nobody told",
+    require_refusal<StateError>("H30: drafts that stand, of which it was not told",
                                 [&] { ledger_.accept(step, request.id, size(request.tokens)); });
     ++counts_[Event::refused_calls];
   }
@@ -59,7 +59,7 @@ void Engine::accept_tree(Request& request, const Work& work, Step step) {
   }
 }
 
-// A worker that keeps rows by request knows where its steps begin. Of a tree that nobody declared
+// A worker that keeps rows by request knows where its steps begin. Of a tree that was not declared
 // it sees no more than where the next step begins, and at the request's end how many rows are
 // wanted.
 void Engine::accept_in_worker(Request& request, const Work& work, Step step) {

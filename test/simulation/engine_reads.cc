@@ -122,7 +122,7 @@ void Engine::collect(std::size_t index) {
   oracle_.check(read.expected, read.taken ? *read.taken : oracle_.states(read.expected), *routes);
   count(*routes);
   for (std::size_t i = 0; i < read.at_end.size(); ++i) {
-    // Rows that nobody asked for may still be on their way when others are put in their place.
+    // Rows that were not asked for may still be on their way when others are put in their place.
     if (read.at_end[i] != RowState::present || options_.publish_all) continue;
     require(routes->states()[i] == RowState::present, "a row of request {} was lost that was held",
             read.plan.request);

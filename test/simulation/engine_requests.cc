@@ -126,7 +126,7 @@ void Engine::end(Request& request) {
   requests_.erase(request.id);
 }
 
-// The worker hears of it behind the steps that are in flight.
+// The worker hears of it after the steps that are in flight.
 void Engine::end_in_worker(RequestId request, RequestEnd how) {
   tell_worker([this, request, how] { worker_.end_request(request, how); });
 }

@@ -41,7 +41,7 @@ constexpr Fault kFaults[] = {
     {"H10 rows of the first run", 100},
     {"H10 rows that were kept of the first run", 100},
     {"H11 blocks that are held", 100},
-    {"H11 rows from behind the window", 100},
+    {"H11 rows from before the window", 100},
     {"H13 a row that the device reads", 100},
     {"H13 enough rows", 100},
     {"H14 a full ring", 100},
@@ -73,7 +73,7 @@ constexpr Fault kFaults[] = {
     {"H36 rows that were kept from before a dropped step", 1000},
     {"H37 a step that was given up", 100},
     {"H37 the reader hears of it", 100},
-    {"H37 rows from before a step whose slots nobody knows", 100},
+    {"H37 rows from before a step whose slots are not known", 100},
     {"H39 rows of the run that sampled", 100},
     {"H39 tokens that an earlier run sampled late", 100},
 };

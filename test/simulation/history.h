@@ -1,4 +1,4 @@
-// What happened in a simulation: its hash tells two runs apart, its text is for whoever replays
+// What happened in a simulation: its hash tells two runs apart, its text is for users who replay
 // one. And how it ends if something is wrong.
 #pragma once
 

@@ -88,8 +88,8 @@ class Oracle {
   void publish(int stage, Step step, SlotRows rows, bool failed) {
     stages_[stage].published.push_back({step, std::move(rows), failed});
   }
-  // Its step failed, and nobody knows all the slots that it wrote. Between two such steps with none
-  // that it published, all are taken for lost.
+  // Its step failed, and not all the slots that it wrote are known. Between two such steps with
+  // none that it published, all are taken for lost.
   void lose(int stage, Step step, SlotRows rows) {
     stages_[stage].published.push_back({step, std::move(rows), true, true});
   }

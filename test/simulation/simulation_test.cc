@@ -1,5 +1,5 @@
 // No history of an engine, its workers, their device and the channels between them makes a wrong
-// row claim to be right, loses a row without a reason, gets stuck or leaves anything behind.
+// row claim to be right, loses a row without a reason, gets stuck or leaves anything over.
 #include "test/simulation/simulation.h"
 
 #include <gtest/gtest.h>

@@ -151,7 +151,7 @@ void Stage::draw_step(const StepWork& work) {
   }
   for (const TokenRange& range : work.wanted) open.wanted += range.size();
   if (tokens > 0) open.spoiled = static_cast<std::size_t>(dice_.draw(tokens - 1));
-  // Nobody looks at the slot of a token whose row is not wanted.
+  // The library does not look at the slot of a token whose row is not wanted.
   if (open.trouble == Trouble::bad_slot && !is_wanted(work, open.spoiled)) {
     open.trouble = Trouble::none;
   }
@@ -202,7 +202,7 @@ void Stage::write_row(std::int64_t row, std::uint32_t number) {
   }
 }
 
-// Other ranks have rows of their own; behind them lies what earlier steps left, or something that
+// Other ranks have rows of their own; after them lies what earlier steps left, or something that
 // is no id.
 void Stage::make_picks(const StepWork& work) {
   if (dice_.chance(30)) std::ranges::fill(picks_, std::byte{0x7F});
@@ -236,7 +236,7 @@ void Stage::spoil_pick() {
     return write(layer, row, static_cast<int>(dice_.draw(oracle_.router.top_k - 1)),
                  oracle_.router.num_experts);
   }
-  // As in memory that nobody wrote.
+  // As in memory that was not written.
   const std::int64_t id = dice_.draw(oracle_.router.num_experts - 1);
   for (const int k : {0, 1}) write(layer, row, k, id);
 }
@@ -454,7 +454,7 @@ void Stage::ask_for_trouble_in_step() {
     case 1:
       ++ids.columns;
       ++ids.row_stride;
-      return refused("H27: columns that nobody declared");
+      return refused("H27: columns that were not declared");
     default:
       if (options_.endpoint.shape.num_experts() <= 256) return;
       ids.type = IdType::uint8;

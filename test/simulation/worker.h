@@ -15,7 +15,7 @@ struct StepWork {
   Step step = 0;
   SlotRows rows{};
   std::vector<RequestSpan> requests{};
-  std::vector<TokenRange> wanted{};  // of the tokens, those whose rows somebody wants
+  std::vector<TokenRange> wanted{};  // of the tokens, those whose rows are wanted
 };
 
 class Worker {
@@ -28,7 +28,7 @@ class Worker {
   // As Capturer::accept; matters to a worker that keeps rows by request.
   virtual void accept(Step step, RequestId request, std::int64_t num_tokens,
                       std::span<const std::int64_t> accepted) = 0;
-  // The request is over behind all steps so far; matters to a worker that keeps rows by request.
+  // The request is over after all steps so far; matters to a worker that keeps rows by request.
   virtual void end_request(RequestId request, RequestEnd how) = 0;
   // Some time passes.
   virtual void go_on() = 0;

@@ -192,7 +192,7 @@ class DumpOfPutRows : public Dump {
   };
 
   // Dumps while a scheduler puts rows, the worker being dead. Where the system lets it, in a
-  // /dev/shm where nobody else reclaims what a dead worker leaves.
+  // /dev/shm where no other process reclaims what a dead worker leaves.
   void dump_often() {
     test::mount_own_shared_memory("size=64m");
     constexpr int kDumps = 20;
@@ -426,7 +426,7 @@ TEST_F(Dump, LeavesNothingWhenItIsInterrupted) {
   }
 }
 
-// Whoever kills it in between finds no rows with the states or weights of others.
+// Killed in between, it leaves no rows with the states or weights of others.
 TEST_F(Dump, RemovesEarlierRowsFirstAndMovesItsOwnThereLast) {
   endpoint.shape = endpoint.shape.with_weights(WeightType::float32);
   const Worker worker(endpoint, {{1}});

@@ -58,7 +58,7 @@ TEST_F(Inspect, ShowsALivingWorkersBuffer) {
   for (const std::string& part :
        {name() + ": shm", fmt::format("owner alive (process {})", worker.pid()),
         endpoint.shape.to_string(),
-        std::string("last step 2, 4 rows present, lock held by nobody")}) {
+        std::string("last step 2, 4 rows present, lock held by no process")}) {
     EXPECT_TRUE(contains(text.output, part)) << text.output;
   }
 }
@@ -117,7 +117,7 @@ TEST_F(Inspect, SaysThatTheLockIsHeldWhereItsHolderHasNoNumber) {
     lock.unlock();
   }
   const Result text = elsewhere({MOETAP_TOOL, "inspect", name()});
-  EXPECT_TRUE(contains(text.output, "lock held by nobody")) << text.output;
+  EXPECT_TRUE(contains(text.output, "lock held by no process")) << text.output;
 }
 
 TEST_F(Inspect, ShowsFailedStepsWithoutWhatATerminalActsOn) {
@@ -265,7 +265,7 @@ TEST_F(InspectLies, ASparseSegmentIsNamedAndAllOthersAreListed) {
   hostile.num_slots = std::int64_t{1} << 32;
   const test::Descriptor file(
       shm_open(buffer_name(hostile).c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
-  ASSERT_TRUE(try_claim(file.get(), Role::owner, "the hostile one"));  // nobody removes it
+  ASSERT_TRUE(try_claim(file.get(), Role::owner, "the hostile one"));  // no process removes it
   ShmControl control{};
   control.head.publish(hostile, kShmMagic, kShmVersion);
   ASSERT_EQ(pwrite(file.get(), &control, sizeof control, 0), ssize_t{sizeof control});

@@ -76,7 +76,7 @@ TEST_F(Output, IntoAClosedDescriptorIsStatus1AndGoesNowhereElse) {
   for (const auto& command : commands()) {
     EXPECT_EQ(ToolInto(-1, command).join(), 1) << testing::PrintToString(command);
   }
-  // The file, which could have become the standard output, has the rows and nothing behind them.
+  // The file, which could have become the standard output, has the rows and nothing after them.
   EXPECT_EQ(std::filesystem::file_size(rows), 128 + endpoint.shape.row_bytes());
 }
 

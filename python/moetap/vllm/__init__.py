@@ -1,8 +1,8 @@
 """Routed experts of vLLM through moetap.
 
 vLLM loads this plugin in each of its processes. It does nothing unless the environment variable
-MOETAP_VLLM names a transport: `device` or `shm`. Then whoever turns on vLLM's own
-`enable_return_routed_experts` gets the rows that moetap carried, in the same place and form.
+MOETAP_VLLM names a transport: `device` or `shm`. Then vLLM's own
+`enable_return_routed_experts` gives the rows that moetap carried, in the same place and form.
 """
 
 import os

@@ -1,0 +1,119 @@
+#include "ipc/segment/shm_file.h"
+
+#include <moetap/error.h>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string_view>
+
+#include "ipc/internal/system_limits.h"
+#include "ipc/segment/leftovers.h"
+
+namespace moetap {
+namespace {
+
+const char* kind_of(mode_t mode) {
+  if (S_ISLNK(mode)) return "a symbolic link, which is not followed";
+  if (S_ISFIFO(mode)) return "a named pipe";
+  if (S_ISDIR(mode)) return "a directory";
+  return "a socket or a device";
+}
+
+// Checked before it is opened, since open() would wait for another user's lease, or for a pipe's
+// other end.
+void check_named(const std::string& name) {
+  struct stat status {};
+  if (lstat(("/dev/shm" + name).c_str(), &status) == 0) check_ours(status, name);
+}
+
+}  // namespace
+
+void check_name(const std::string& name) {
+  constexpr std::string_view allowed =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+  if (name.size() < 2 || name.size() > 255 || name[0] != '/' ||
+      name.find_first_not_of(allowed, 1) != std::string::npos) {
+    throw ArgumentError(
+        fmt::format("'{}' is no name for shared memory: use '/' and then 1 to 254 letters, digits, "
+                    "'-', '_', '.'",
+                    name));
+  }
+}
+
+struct stat file_status(int fd, const std::string& name) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) {
+    throw SystemError(errno, fmt::format("cannot examine shared memory {}", name));
+  }
+  return status;
+}
+
+void check_ours(const struct stat& status, const std::string& name) {
+  if (!S_ISREG(status.st_mode)) {
+    throw MismatchError(
+        fmt::format("/dev/shm{} is {}, no shared memory: see who made it (user {}), and remove it",
+                    name, kind_of(status.st_mode), status.st_uid));
+  }
+  if (status.st_uid != geteuid()) {
+    throw MismatchError(fmt::format(
+        "shared memory {} is another user's, {}, not this process's user {}'s: run both "
+        "ends as one user, or choose another instance name; if its user left it, let "
+        "that user or root remove /dev/shm{}",
+        name, status.st_uid, geteuid(), name));
+  }
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    throw MismatchError(fmt::format(
+        "shared memory {} has mode {:o}, so that others may write to it: see who made it so, then "
+        "remove /dev/shm{} or choose another instance name",
+        name, status.st_mode & 07777, name));
+  }
+}
+
+[[noreturn]] void throw_open_error(const std::string& name, int error) {
+  if (error == EACCES) {
+    throw MismatchError(fmt::format(
+        "shared memory {} may not be opened (permission denied): see who made it with which mode, "
+        "or choose another instance name",
+        name));
+  }
+  if (error == EWOULDBLOCK) {
+    throw MismatchError(fmt::format(
+        "shared memory {} has a lease on it (fcntl(2), F_SETLEASE), which none of ours has: see "
+        "who holds it (/proc/locks), then remove /dev/shm{} or choose another instance name",
+        name, name));
+  }
+  if (struct stat status{}; error == ENOENT && stat("/dev/shm", &status) != 0) {
+    throw SystemError(
+        ENOTDIR,
+        fmt::format("cannot open shared memory {}, since there is no /dev/shm here: mount it "
+                    "(mount -t tmpfs tmpfs /dev/shm), for a container by its runtime, which "
+                    "both ends must share (docker run --ipc=...)",
+                    name));
+  }
+  throw SystemError(error, fmt::format("cannot open shared memory {}{}", name,
+                                       limit_on_create(error, "/dev/shm")));
+}
+
+int open_existing(const std::string& name) {
+  check_named(name);
+  return open_at_once(name);
+}
+
+int open_or_create(const std::string& name) {
+  for (;;) {
+    const int made = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, kSegmentMode);
+    if (made >= 0) {
+      fchmod(made, kSegmentMode);  // whatever the umask is
+      return made;
+    }
+    if (errno != EEXIST) return -1;
+    const int found = open_existing(name);
+    if (found >= 0 || errno != ENOENT) return found;
+  }
+}
+
+}  // namespace moetap
