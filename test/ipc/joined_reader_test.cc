@@ -146,7 +146,7 @@ TEST_F(JoinedReaderTest, H35ADeadRankIsNamedAtOnce) {
   EXPECT_TRUE(contains(text, "part 1")) << text;
   EXPECT_TRUE(contains(text, "died")) << text;
   EXPECT_TRUE(contains(text, "start the worker")) << text;
-  EXPECT_FALSE(contains(text, "3600000 ms")) << text;  // which nobody waited
+  EXPECT_FALSE(contains(text, "3600000 ms")) << text;  // which was not waited
   EXPECT_FALSE(reader->worker_alive());
   read.raise();
   EXPECT_EQ(first.join(), 0);
