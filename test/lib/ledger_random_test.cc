@@ -58,11 +58,12 @@ class MemoryWorker final : public Worker {
 void run_history(std::uint64_t seed, Counts& counts) {
   Dice dice(seed);
   History history;
+  Trace trace(history, 0);
   const EngineOptions options = EngineOptions::draw(dice);
   Oracle oracle(kRouter, options.num_blocks * kBlock, 1);
   auto memory = std::make_unique<SlotMemory>(options.num_blocks * kBlock);
   MemoryWorker worker(*memory, oracle, dice, counts);
-  Engine engine(options, {dice, counts, history, oracle, worker, std::move(memory)});
+  Engine engine(options, {dice, counts, history, trace, oracle, worker, std::move(memory)});
   for (int i = 0; i < 60; ++i) engine.tick();
   engine.finish();
 }

@@ -25,15 +25,16 @@ Engine::Engine(EngineOptions options, Parts parts)
       dice_(parts.dice),
       counts_(parts.counts),
       history_(parts.history),
+      trace_(parts.trace),
       oracle_(parts.oracle),
       worker_(parts.worker),
       store_(parts.store),
       stored_(parts.stored),
       take_(std::move(parts.take)),
       go_on_elsewhere_(std::move(parts.go_on_elsewhere)),
-      ledger_(options.num_blocks, kBlock, options.drafts()),
-      reader_(std::move(parts.reader)),
-      pending_(ledger_, reader_),
+      ledger_(trace_, options.num_blocks, kBlock, options.drafts()),
+      reader_(trace_, std::move(parts.reader)),
+      pending_(trace_, ledger_, reader_),
       blocks_(static_cast<std::size_t>(options.num_blocks)) {}
 
 void Engine::finish() {

@@ -4,8 +4,6 @@
 #pragma once
 
 #include <moetap/block_store.h>
-#include <moetap/ledger.h>
-#include <moetap/pending_rows.h>
 
 #include <deque>
 #include <functional>
@@ -19,6 +17,7 @@
 #include "test/simulation/counts.h"
 #include "test/simulation/dice.h"
 #include "test/simulation/oracle.h"
+#include "test/simulation/traced.h"
 #include "test/simulation/worker.h"
 
 namespace moetap::simulation {
@@ -61,6 +60,7 @@ class Engine {
     Dice& dice;
     Counts& counts;
     History& history;
+    Trace& trace;
     Oracle& oracle;
     Worker& worker;
     std::unique_ptr<SlotReadTransport> reader;
@@ -253,15 +253,16 @@ class Engine {
   Dice& dice_;
   Counts& counts_;
   History& history_;
+  Trace& trace_;
   Oracle& oracle_;
   Worker& worker_;
   BlockStore* store_;
   std::map<std::vector<int>, RowRefs>* stored_;
   std::function<std::optional<Routes>(RequestId, TokenRange)> take_;
   std::function<void(Continuation)> go_on_elsewhere_;
-  Ledger ledger_;
-  Reader reader_;
-  PendingRows pending_;
+  TracedLedger ledger_;
+  TracedReader reader_;
+  TracedPending pending_;
 
   std::map<RequestId, Request> requests_;
   std::deque<Continuation> waiting_;

@@ -51,7 +51,7 @@ void Engine::accept_tree(Request& request, const Work& work, Step step) {
   put.move = std::move(plan);
   if (!puts_.empty() && puts_.back().move.step == put.move.step) {
     Put& last = puts_.back();
-    last.move.append(put.move);
+    append(trace_, last.move, put.move);
     last.before.insert(last.before.end(), put.before.begin(), put.before.end());
     last.after.insert(last.after.end(), put.after.begin(), put.after.end());
   } else {

@@ -69,7 +69,7 @@ void Engine::look_at(const RowPlan& plan, const Oracle::Expected& expected) {
 void Engine::drop_views() {
   for (View& seen : views_) {
     const bool lent = !seen.view.owned();
-    const Routes routes = std::move(seen.view).detach();
+    const Routes routes = detach(reader_, std::move(seen.view));
     oracle_.check(seen.expected, seen.states, routes);
     counts_[Event::detached] += lent;
   }
@@ -135,6 +135,11 @@ void Engine::take(const Read& read) {
   std::optional<Routes> routes;
   until("the end of a request", [&] {
     routes = take_(read.plan.request, read.plan.range);
+    if (routes && trace_.on()) {
+      trace_.note("take", {{"request", to_json(read.plan.request)},
+                           {"positions", to_json(read.plan.range)},
+                           {"result", to_json(*routes)}});
+    }
     if (!routes && !in_flight_.empty()) land();
     return routes.has_value();
   });

@@ -37,7 +37,10 @@ void require_refusal(const char* what, Call&& call) {
 
 class History {
  public:
-  explicit History(bool print = false) : print_(print) {}
+  // What is printed: nothing, what happened as text, or each call as a line of JSON (see trace.h).
+  enum class Prints : std::uint8_t { nothing, text, calls };
+
+  explicit History(Prints prints = Prints::nothing) : prints_(prints) {}
 
   template <class... Arguments>
   void note(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
@@ -45,13 +48,19 @@ class History {
     fmt::format_to(std::back_inserter(line_), text, std::forward<Arguments>(arguments)...);
     // FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/
     for (const char c : line_) hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-    if (print_) std::puts(line_.c_str());
+    if (prints_ == Prints::text) std::puts(line_.c_str());
+  }
+
+  bool has_calls() const { return prints_ == Prints::calls; }
+  // A line of its own; it does not count for the hash.
+  void call(const std::string& line) {
+    if (has_calls()) std::puts(line.c_str());
   }
 
   std::uint64_t hash() const { return hash_; }
 
  private:
-  bool print_;
+  Prints prints_;
   std::string line_;
   std::uint64_t hash_ = 0xcbf29ce484222325;
 };

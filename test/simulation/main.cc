@@ -15,13 +15,15 @@ using namespace moetap::simulation;
 
 constexpr const char* kUsage =
     "simulation --seed N                  replay one and print its history\n"
-    "simulation [--first N] [--seeds N]   run many, from seed 1 and 1000 of them unless told\n";
+    "simulation [--first N] [--seeds N]   run many, from seed 1 and 1000 of them unless told\n"
+    "simulation --calls N                 replay one and print its calls, as lines of JSON\n";
 
-int replay(std::uint64_t seed) {
+int replay(std::uint64_t seed, History::Prints prints) {
   Counts counts;
-  const Outcome outcome = simulate(seed, counts, true);
-  fmt::print("seed {}: history {:016x}, {}\n", seed, outcome.hash,
-             outcome.failure.empty() ? "all right" : outcome.failure);
+  const Outcome outcome = simulate(seed, counts, prints);
+  std::fflush(stdout);
+  fmt::print(prints == History::Prints::calls ? stderr : stdout, "seed {}: history {:016x}, {}\n",
+             seed, outcome.hash, outcome.failure.empty() ? "all right" : outcome.failure);
   return outcome.failure.empty() ? 0 : 1;
 }
 
@@ -46,9 +48,11 @@ int main(int argc, char** argv) {
   std::uint64_t first = 1;
   std::uint64_t seeds = 1000;
   std::optional<std::uint64_t> chosen;
+  std::optional<std::uint64_t> calls;
   for (int i = 1; i < argc; i += 2) {
     const std::string option = argv[i];
     std::uint64_t* const value = option == "--seed"    ? &chosen.emplace()
+                                 : option == "--calls" ? &calls.emplace()
                                  : option == "--seeds" ? &seeds
                                  : option == "--first" ? &first
                                                        : nullptr;
@@ -59,5 +63,6 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  return chosen ? replay(*chosen) : run_many(first, seeds);
+  if (calls) return replay(*calls, History::Prints::calls);
+  return chosen ? replay(*chosen, History::Prints::text) : run_many(first, seeds);
 }

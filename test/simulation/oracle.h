@@ -121,6 +121,8 @@ class Oracle {
   Step taken_in() const {
     return std::ranges::min_element(stages_, {}, &Stage::taken_in)->taken_in;
   }
+  // The last one that a stage's reader took in.
+  Step taken_in(int stage) const { return stages_[stage].taken_in; }
   // Null if it was not published.
   const bool* failed(int stage, Step step) const {
     for (const Published& published : stages_[stage].published) {

@@ -82,13 +82,14 @@ class Simulation::Replica final : public Worker {
   std::unique_ptr<SlotReadTransport> make_reader();
 
   Simulation& simulation_;
+  Trace trace_;
   std::unique_ptr<Oracle> oracle_;
   std::vector<StageOptions> options_;
   std::vector<std::unique_ptr<Stage>> stages_;
   std::unique_ptr<Engine> engine_;
 };
 
-Simulation::Replica::Replica(Simulation& s, int rank) : simulation_(s) {
+Simulation::Replica::Replica(Simulation& s, int rank) : simulation_(s), trace_(s.history_, rank) {
   Dice& dice = s.dice_;
   EngineOptions options = EngineOptions::draw(dice);
   options.continued = rank == 0 && dice.chance(50) ? 25 : 0;
@@ -122,7 +123,7 @@ Simulation::Replica::Replica(Simulation& s, int rank) : simulation_(s) {
     stage.first_layer = layers_of(i, stages, layers).first;
     stage.draw(dice, s.router_.misses_routes);
     stages_.push_back(
-        std::make_unique<Stage>(stage, *s.device_, *oracle_, dice, s.counts_, s.history_));
+        std::make_unique<Stage>(stage, *s.device_, *oracle_, dice, s.counts_, s.history_, trace_));
     options_.push_back(std::move(stage));
   }
   s.history_.note("worker {}: {} blocks, {} steps in flight, {} drafts, reading {}, {} stages, {}",
@@ -137,6 +138,7 @@ Simulation::Replica::Replica(Simulation& s, int rank) : simulation_(s) {
   Engine::Parts parts{.dice = dice,
                       .counts = s.counts_,
                       .history = s.history_,
+                      .trace = trace_,
                       .oracle = *oracle_,
                       .worker = *this,
                       .reader = nullptr,
@@ -160,7 +162,8 @@ std::unique_ptr<SlotReadTransport> Simulation::Replica::make_reader() {
   std::vector<std::unique_ptr<SlotReadTransport>> readers;
   for (const StageOptions& stage : options_) {
     auto reader = stage.shm ? make_shm_reader(stage.endpoint) : make_device_reader(stage.endpoint);
-    auto witness = std::make_unique<Witness>(std::move(reader), stage.number, stage.shm, *oracle_);
+    auto witness =
+        std::make_unique<Witness>(std::move(reader), stage.number, stage.shm, *oracle_, trace_);
     witness->meanwhile = [this] {
       if (engine_) engine_->meanwhile();
     };
@@ -181,6 +184,11 @@ Simulation::Simulation(std::uint64_t seed, Counts& counts, History& history)
       shape_(draw_shape()),
       router_{shape_.num_layers(), shape_.top_k(), shape_.num_experts(), dice_.chance(50)} {
   history_.note("{}", shape_.to_string());
+  Trace(history_, -1)
+      .note("model", {{"layers", shape_.moe_layers()},
+                      {"top_k", shape_.top_k()},
+                      {"num_experts", shape_.num_experts()},
+                      {"block_size", kBlock}});
   if (dice_.chance(50)) {
     store_ = make_memory_block_store({.shape = shape_,
                                       .block_size = kBlock,
@@ -231,8 +239,8 @@ void Simulation::check_leftovers() const {
   require(open_files() == open_files_, "{} files are open, {} were", open_files(), open_files_);
 }
 
-Outcome simulate(std::uint64_t seed, Counts& counts, bool print) {
-  History history(print);
+Outcome simulate(std::uint64_t seed, Counts& counts, History::Prints prints) {
+  History history(prints);
   try {
     Simulation(seed, counts, history).run();
   } catch (const std::exception& error) {

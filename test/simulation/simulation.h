@@ -52,6 +52,7 @@ struct Outcome {
   std::uint64_t hash = 0;
   std::string failure;  // empty: none
 };
-Outcome simulate(std::uint64_t seed, Counts& counts, bool print = false);
+Outcome simulate(std::uint64_t seed, Counts& counts,
+                 History::Prints prints = History::Prints::nothing);
 
 }  // namespace moetap::simulation

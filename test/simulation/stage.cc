@@ -55,13 +55,14 @@ void StageOptions::draw(Dice& dice, bool misses_routes) {
 }
 
 Stage::Stage(StageOptions options, SeededDevice& device, Oracle& oracle, Dice& dice, Counts& counts,
-             History& history)
+             History& history, Trace& trace)
     : options_(std::move(options)),
       device_(device),
       oracle_(oracle),
       dice_(dice),
       counts_(counts),
       history_(history),
+      trace_(trace),
       most_rows_(kMaxTokens * dp_size()),
       columns_(options_.endpoint.shape.top_k() + options_.capturer.shared_expert_columns),
       stride_(columns_ + options_.stride_padding),
@@ -73,11 +74,13 @@ Stage::Stage(StageOptions options, SeededDevice& device, Oracle& oracle, Dice& d
       graph_tokens_(4 + dice.draw(8)) {
   for (const int layer : options_.endpoint.shape.moe_layers()) capturer_.bind(layer);
   if (options_.graphs) record_graphs();
+  note_options();
 }
 
 void Stage::record_graphs() {
   graph_ = record_graph(-1);
-  graph_without_a_layer_ = record_graph(static_cast<int>(dice_.draw(layers() - 1)));
+  lacking_ = static_cast<int>(dice_.draw(layers() - 1));
+  graph_without_a_layer_ = record_graph(lacking_);
 }
 
 std::unique_ptr<Graph> Stage::record_graph(int without) {
@@ -103,7 +106,9 @@ bool Stage::run(const StepWork& work) {
     }
   }
   if (open_->trouble != Trouble::thrown && !publish()) return false;
+  const std::uint64_t dropped = dropped_;
   tell(work);
+  note_end(dropped != dropped_);
   last_ = work.step;
   open_.reset();
   return true;
@@ -222,6 +227,7 @@ void Stage::make_picks(const StepWork& work) {
   if (open_->trouble == Trouble::bad_slot) {
     slots[open_->spoiled] = Slot(dice_.chance(50) ? -1 : options_.endpoint.num_slots);
   }
+  if (trace_.on()) open_->traced["slots"] = to_json(slots);
   copy_in(device_picks_, picks_.data(), picks_.size());
   copy_in(device_slots_, slots.data(), slots.size() * sizeof(Slot));
 }
@@ -262,6 +268,7 @@ void Stage::capture_layers(std::int64_t rows, int without) {
   for (int i = 0; i < layers(); ++i) {
     if (i == without) continue;
     capturer_.capture(ids[static_cast<std::size_t>(i)], topk_ids(i, rows), *stream_);
+    note_capture(i, rows);
   }
 }
 
@@ -269,6 +276,7 @@ void Stage::capture() {
   const bool lacks_layer = open_->trouble == Trouble::layer_missing;
   if (open_->graph) {
     stream_->launch(lacks_layer ? *graph_without_a_layer_ : *graph_);
+    note_launch(lacks_layer);
   } else {
     capture_layers(rows(), lacks_layer ? static_cast<int>(dice_.draw(layers() - 1)) : -1);
   }
@@ -281,6 +289,7 @@ void Stage::capture() {
   copy_in(device_picks_, picks_.data(), picks_.size());
   capturer_.capture(options_.endpoint.shape.moe_layers()[static_cast<std::size_t>(layer)],
                     topk_ids(layer, rows()), *stream_);
+  note_capture(layer, rows());
 }
 
 // --- the Capturer
@@ -292,6 +301,7 @@ void Stage::begin(const StepWork& work) {
   info.requests = work.requests;
   if (open_->wanted != tokens_of(work) || dice_.chance(50)) info.wanted = work.wanted;
   open_->guard.emplace(capturer_, info, *stream_);
+  note_begin(info);
 }
 
 // Some of its layers were captured by then, or all; its guard ends.
@@ -300,6 +310,7 @@ void Stage::throw_in_step() {
   const std::vector<int>& ids = options_.endpoint.shape.moe_layers();
   for (std::size_t i = 0; i < layers_so_far; ++i) {
     capturer_.capture(ids[i], topk_ids(static_cast<int>(i), rows()), *stream_);
+    note_capture(static_cast<int>(i), rows());
   }
   open_->guard.reset();
   history_.note("  stage {}: step {} throws", options_.number, open_->step);

@@ -16,6 +16,7 @@
 
 #include "test/simulation/counts.h"
 #include "test/simulation/dice.h"
+#include "test/simulation/trace.h"
 #include "test/simulation/worker.h"
 
 namespace moetap::simulation {
@@ -44,15 +45,13 @@ class Stage {
   static constexpr std::int64_t kMaxTokens = 40;
 
   Stage(StageOptions options, SeededDevice& device, Oracle& oracle, Dice& dice, Counts& counts,
-        History& history);
+        History& history, Trace& trace);
 
   // As Worker::run, for the layers of this stage.
   bool run(const StepWork& step);
   void accept(Step step, RequestId request, std::int64_t num_tokens,
-              std::span<const std::int64_t> accepted) {
-    capturer_.accept(step, request, num_tokens, accepted);
-  }
-  void end_request(RequestId request, RequestEnd how) { capturer_.end_request(request, how); }
+              std::span<const std::int64_t> accepted);
+  void end_request(RequestId request, RequestEnd how);
   // Lets a worker that keeps rows by request get on with it.
   void go_on();
   // Holds the stage's stream back, or lets it go.
@@ -85,6 +84,7 @@ class Stage {
     std::vector<std::int64_t> dp;  // tokens of each rank
     std::size_t spoiled = 0;       // the token that is in trouble
     std::int64_t wanted = 0;       // tokens
+    Json traced{};                 // of the step, so far
     std::optional<StepGuard> guard{};
   };
 
@@ -115,6 +115,11 @@ class Stage {
   bool publish();
   void take_failures();
   void tell(const StepWork& work);
+  void note_options();
+  void note_begin(const StepInfo& info);
+  void note_capture(int layer, std::int64_t rows);
+  void note_launch(bool lacks_layer);
+  void note_end(bool dropped);
   void tell_dropped(const StepWork& work);
 
   StageOptions options_;
@@ -123,6 +128,7 @@ class Stage {
   Dice& dice_;
   Counts& counts_;
   History& history_;
+  Trace& trace_;
   std::int64_t most_rows_;  // of topk_ids
   int columns_;
   std::int64_t stride_;
@@ -133,6 +139,7 @@ class Stage {
   Capturer capturer_;
   std::int64_t graph_tokens_;
   std::unique_ptr<Graph> graph_, graph_without_a_layer_;
+  int lacking_ = -1;  // the layer that the second lacks, by index
   std::optional<Open> open_;
   Step last_ = 0;
   std::uint64_t dropped_ = 0;  // steps so far

@@ -8,7 +8,15 @@ Step Witness::poll() {
   meanwhile();
   const Step last = reader_->poll();
   oracle_.took_in(stage_, last);
+  note_what_came();
   return last;
+}
+
+void Witness::note_what_came() {
+  const Step last = oracle_.taken_in(stage_);
+  if (last == noted_) return;
+  noted_ = last;
+  trace_.note("took_in", {{"stage", stage_}, {"step", to_json(last)}});
 }
 
 void Witness::wait_for(Step step, Milliseconds timeout) {
@@ -32,6 +40,7 @@ void Witness::wait_for(Step step, Milliseconds timeout) {
 void Witness::look_at_what_came(Step step) {
   oracle_.took_in_until(stage_, step);
   oracle_.took_in(stage_, reader_->dropped().last);
+  note_what_came();
 }
 
 void Witness::read(std::span<const Slot> slots, std::span<const StepWindow> windows,

@@ -10,14 +10,20 @@
 #include <optional>
 
 #include "test/simulation/oracle.h"
+#include "test/simulation/trace.h"
 
 namespace moetap::simulation {
 
 class Witness final : public SlotReadTransport {
  public:
   // `shared`: the worker writes straight into what this end reads.
-  Witness(std::unique_ptr<SlotReadTransport> reader, int stage, bool shared, Oracle& oracle)
-      : reader_(std::move(reader)), stage_(stage), shared_(shared), oracle_(oracle) {}
+  Witness(std::unique_ptr<SlotReadTransport> reader, int stage, bool shared, Oracle& oracle,
+          Trace& trace)
+      : reader_(std::move(reader)),
+        stage_(stage),
+        shared_(shared),
+        oracle_(oracle),
+        trace_(trace) {}
 
   const ModelShape& shape() const override { return reader_->shape(); }
   std::int64_t num_slots() const override { return reader_->num_slots(); }
@@ -38,6 +44,7 @@ class Witness final : public SlotReadTransport {
 
  private:
   void look_at_what_came(Step step);
+  void note_what_came();
   void look() {
     if (shared_) poll();
   }
@@ -46,6 +53,8 @@ class Witness final : public SlotReadTransport {
   int stage_;
   bool shared_;
   Oracle& oracle_;
+  Trace& trace_;
+  Step noted_ = 0;
 };
 
 // The same of a worker that keeps the rows by request: only steps can be waited for, and no slot
