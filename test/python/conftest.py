@@ -75,3 +75,17 @@ def pair(request: pytest.FixtureRequest, endpoint: moetap.Endpoint) -> Iterator[
         capturer.bind_all()
         with moetap.Reader(endpoint, request.param) as reader:
             yield capturer, reader
+
+
+@pytest.fixture
+def capturer(endpoint: moetap.Endpoint) -> Iterator[moetap.Capturer]:
+    with moetap.Capturer(endpoint, "host", transport="shm") as made:
+        made.bind_all()
+        yield made
+
+
+def rows_of(endpoint: moetap.Endpoint, step: int, tokens: int = 8) -> moetap.Routes:
+    """What the `capturer` published of the first tokens, by this step."""
+    with moetap.Reader(endpoint, "shm") as reader:
+        reader.wait_for(step)
+        return reader.read_blocks([0, 1], BLOCK_SIZE, range(tokens), (1, step))
