@@ -3,6 +3,7 @@
 #include <moetap/topk_ids.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>

@@ -2,6 +2,7 @@
 #include <moetap/stages.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>

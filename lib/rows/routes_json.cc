@@ -2,6 +2,7 @@
 #include <moetap/routes_json.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 #include <moetap/shape.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

@@ -217,7 +217,8 @@ class MoeLayers {
     std::vector<bool> layers;
     for (const Json& word : list) {
       layers.push_back(word == router);
-      if (layers.back() || std::ranges::find(others, word) != others.end()) continue;
+      const auto is_it = [&](std::string_view other) { return word == other; };
+      if (layers.back() || std::ranges::any_of(others, is_it)) continue;
       throw ArgumentError(fmt::format("\"{}\" has {}; known are \"{}\" and {}", key, shown(word),
                                       router, join(others)));
     }

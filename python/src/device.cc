@@ -5,6 +5,7 @@
 #include <moetap/host_device.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <charconv>

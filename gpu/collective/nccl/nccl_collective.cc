@@ -2,6 +2,7 @@
 #include <moetap/nccl_collective.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nccl.h>
 
 #include <algorithm>
