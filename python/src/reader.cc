@@ -1,6 +1,7 @@
 // Reader and RequestReader.
 #include "python/src/reader.h"
 
+#include <moetap/error.h>
 #include <moetap/poll_thread.h>
 #include <moetap/read_transport.h>
 #include <moetap/stages.h>
@@ -131,21 +132,55 @@ void add_common(nb::class_<PyReaderOf<T>>& reader, const char* enter) {
   });
 }
 
-nb::tuple read_slots(PyReader& r, Ints slots, nb::handle windows) {
+// Where a read puts its rows and states: new arrays, or those that the caller has.
+class ReadInto {
+ public:
+  ReadInto(nb::handle out, std::int64_t rows, std::int64_t row_bytes) {
+    if (out.is_none()) {
+      const NewArray bytes = new_array("uint8", {rows, row_bytes});
+      const NewArray states = new_array("uint8", {rows});
+      arrays_ = nb::make_tuple(bytes.array, states.array);
+      rows_ = {bytes.data, static_cast<std::size_t>(rows * row_bytes)};
+      states_ = {states.data, static_cast<std::size_t>(rows)};
+      return;
+    }
+    if (!PyTuple_CheckExact(out.ptr()) || PyTuple_GET_SIZE(out.ptr()) != 2) {
+      throw nb::type_error("out is no tuple of two arrays; give (rows, states)");
+    }
+    arrays_ = nb::borrow<nb::tuple>(out);
+    rows_ = bytes_of(held_rows_, out[0], "the rows of out", rows * row_bytes, true);
+    states_ = bytes_of(held_states_, out[1], "the states of out", rows, true);
+    if (rows_.data() < states_.data() + states_.size() &&
+        states_.data() < rows_.data() + rows_.size()) {
+      throw ArgumentError("the rows and the states of out overlap; give memory of its own to each");
+    }
+  }
+  const nb::tuple& arrays() const { return arrays_; }
+  std::span<std::byte> rows() const { return rows_; }
+  std::span<RowState> states() const {
+    return {reinterpret_cast<RowState*>(states_.data()), states_.size()};
+  }
+
+ private:
+  nb::tuple arrays_;
+  HeldBuffer held_rows_;
+  HeldBuffer held_states_;
+  std::span<std::byte> rows_;
+  std::span<std::byte> states_;
+};
+
+nb::tuple read_slots(PyReader& r, Ints slots, nb::handle windows, nb::handle out) {
   const auto use = r.use();
   const auto where = slots.copy("slots");
   const auto when = windows_of(windows);
-  const auto rows = static_cast<std::int64_t>(where.size());
-  const std::size_t row_bytes = use->shape().row_bytes();
-  const NewArray bytes = new_array("uint8", {rows, static_cast<std::int64_t>(row_bytes)});
-  const NewArray states = new_array("uint8", {rows});
+  const ReadInto into(out, static_cast<std::int64_t>(where.size()),
+                      static_cast<std::int64_t>(use->shape().row_bytes()));
   {
-    const MayRelease may(where.size() * row_bytes);
-    use->read(as_span_of<const Slot>(std::span<const std::int64_t>(where)), when,
-              {bytes.data, where.size() * row_bytes},
-              {reinterpret_cast<RowState*>(states.data), where.size()});
+    const MayRelease may(into.rows().size());
+    use->read(as_span_of<const Slot>(std::span<const std::int64_t>(where)), when, into.rows(),
+              into.states());
   }
-  return nb::make_tuple(bytes.array, states.array);
+  return into.arrays();
 }
 
 SharedRoutes read_blocks(PyReader& r, Ints blocks, int block_size, TokenRange positions,
@@ -173,18 +208,23 @@ void put(PyReader& r, GivenStep step, Ints slots, nb::handle rows, nb::handle st
 
 void add_reads(nb::class_<PyReader>& reader) {
   reader.def_prop_ro("num_slots", [](PyReader& r) { return r.use()->num_slots(); });
-  reader.def("read", &read_slots, nb::arg("slots"), nb::arg("windows"),
+  reader.def("read", &read_slots, nb::arg("slots"), nb::arg("windows"), nb::kw_only(),
+             nb::arg("out") = nb::none(),
              nb::sig("def read(self, slots: numpy.typing.NDArray[numpy.integer[typing.Any]] | "
                      "collections.abc.Sequence[int], "
-                     "windows: tuple[int, int] | numpy.typing.NDArray[numpy.uint64]) -> "
+                     "windows: tuple[int, int] | numpy.typing.NDArray[numpy.uint64], *, "
+                     "out: tuple[numpy.typing.NDArray[numpy.uint8], "
+                     "numpy.typing.NDArray[numpy.uint8]] | None = None) -> "
                      "tuple[numpy.typing.NDArray[numpy.uint8], numpy.typing.NDArray[numpy.uint8]]"),
              "Rows uint8 [n][row_bytes] and states uint8 [n] of these slots. windows: the first "
              "and last step\n"
              "in which the owner can have written each, a pair for all slots or uint64 [n][2]. "
              "Rows that are\n"
-             "not present are 0xFF throughout. StateError for a window of several steps whose last "
-             "has not\n"
-             "arrived.");
+             "not present are 0xFF throughout. out: arrays (rows, states) of these sizes without "
+             "gaps, to be\n"
+             "filled and returned; new ones would cost page faults. StateError for a window of "
+             "several steps\n"
+             "whose last has not arrived.");
   reader.def(
       "read_blocks", &read_blocks, nb::arg("blocks"), nb::arg("block_size"), nb::arg("positions"),
       nb::arg("windows"),
