@@ -14,5 +14,6 @@ void register_wake();        // the cost of waiting
 void register_growth();      // cost as a function of slots and of steps
 void register_ledger();      // the scheduler's ledger, without rows
 void register_extract();     // all rows of an ended request
+void register_calls();       // single calls, as the Python package makes them
 
 }  // namespace moetap::bench

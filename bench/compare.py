@@ -93,20 +93,44 @@ def ledger_lines(times):
                    f"{1000 * value / int(size):.1f} ns a row")  # fmt: skip
 
 
+PACKAGE_HEADER = ("through the Python package", "package", "C++", "more", "package:C++", "package:python")
+
+
+def package_rows(times):
+    """The package's, with the same of the C++ library and of the Python design."""
+    for name, value in times.items():
+        what, _, same = name.partition("/")
+        if what != "package":
+            continue
+        action, *rest = same.split("/")
+        library = times.get(same)
+        design = times.get("/".join((action, "python", *rest[1:])))
+        more = "" if library is None else time(value - library)
+        yield same, time(value), time(library), more, ratio(value, library), ratio(value, design)
+
+
+def aligned(rows, left):
+    """Lines of these cells, the first `left` columns to the left, with a rule after the header."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "-" * max(map(len, lines)))
+    return lines
+
+
 def table(times):
     """Medians in microseconds; "a:b" is a's time over b's."""
     rows = [HEADER, *step_rows(times), *other_rows(times)]
     rows = [row + ("",) * (len(HEADER) - len(row)) for row in rows]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
-    lines = ["median times in us; a:b is the time of a over that of b"]
-    for row in rows:
-        cells = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))]
-        lines.append("  ".join(cells).rstrip())
-    lines.insert(2, "-" * max(map(len, lines)))
+    lines = ["median times in us; a:b is the time of a over that of b", *aligned(rows, 2)]
     for how, waiter in (("spin", "spins"), ("sleep", "sleeps")):
         if value := times.get(f"wake/{how}"):
             lines.append(f"to wake a process that {waiter}: {time(value)}")
     lines += ledger_lines(times)
+    if package := list(package_rows(times)):
+        lines += ["", *aligned([PACKAGE_HEADER, *package], 1)]
     return "\n".join(lines)
 
 

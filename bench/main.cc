@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   register_growth();
   register_ledger();
   register_extract();
+  register_calls();
   benchmark::RunSpecifiedBenchmarks();
   current_fixture().clear();
   benchmark::Shutdown();

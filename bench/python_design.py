@@ -7,15 +7,12 @@ lock file), the allocator is warm, and reads come in a second form ("python_one_
 design one of its two copies and the memory for it.
 """
 
-import argparse
 import fcntl
-import json
-import re
-import sys
 import tempfile
 import time
 from multiprocessing import shared_memory
 
+import measured
 import numpy as np
 
 # (MoE layers, top_k, experts), as in moetap::ModelShape::known.
@@ -146,26 +143,23 @@ def publishes_of(tokens):
 
 
 def names():
-    """(name, what, model, tokens) of each benchmark, in the order they run."""
+    """{name: (what, model, tokens)} of each benchmark, in the order they run."""
+    found = {}
     for model in MODELS:
         for tokens in TOKENS:
-            yield f"publish/python/{model}/{tokens}", "publish", model, tokens
-            yield f"read/python/{model}/{tokens}", "read", model, tokens
-            yield f"read/python_one_copy/{model}/{tokens}", "read_once", model, tokens
+            found[f"publish/python/{model}/{tokens}"] = "publish", model, tokens
+            found[f"read/python/{model}/{tokens}"] = "read", model, tokens
+            found[f"read/python_one_copy/{model}/{tokens}"] = "read_once", model, tokens
+    return found
 
 
-def selected(pattern):
-    """Google Benchmark's --benchmark_filter: a regular expression, a leading '-' inverts it."""
-    wanted = not pattern.startswith("-")
-    expression = re.compile(pattern.removeprefix("-") or ".")
-    return [entry for entry in names() if bool(expression.search(entry[0])) == wanted]
-
-
-def run(pattern, min_time):
+def run(wanted, min_time):
+    every = names()
     results = []
     design, model_of_design = None, None
     try:
-        for name, what, model, tokens in selected(pattern):
+        for name in wanted:
+            what, model, tokens = every[name]
             if model != model_of_design:
                 if design:
                     design.close()
@@ -173,41 +167,15 @@ def run(pattern, min_time):
                 check(design)
             steps = design.steps(tokens)
             if what == "publish":
-                iterations, wall, cpu = measure_publishes(design, steps, publishes_of(tokens))
+                measured_as = measure_publishes(design, steps, publishes_of(tokens))
             else:
-                iterations, wall, cpu = measure_reads(getattr(design, what), steps, min_time)
-            results.append(
-                {
-                    "name": name,
-                    "run_name": name,
-                    "run_type": "iteration",
-                    "repetitions": 1,
-                    "repetition_index": 0,
-                    "threads": 1,
-                    "iterations": iterations,
-                    "real_time": wall * 1e9,
-                    "cpu_time": cpu * 1e9,
-                    "time_unit": "ns",
-                }
-            )
+                measured_as = measure_reads(getattr(design, what), steps, min_time)
+            results.append(measured.result(name, *measured_as))
     finally:
         if design:
             design.close()
     return results
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--benchmark_filter", default=".")
-    parser.add_argument("--benchmark_min_time", default="0.1")
-    parser.add_argument("--benchmark_list_tests", action="store_true")
-    options = parser.parse_args()
-    if options.benchmark_list_tests:
-        print("\n".join(entry[0] for entry in selected(options.benchmark_filter)))
-        return
-    results = run(options.benchmark_filter, float(options.benchmark_min_time.removesuffix("s")))
-    json.dump({"context": {"numpy": np.__version__}, "benchmarks": results}, sys.stdout, indent=2)
-
-
 if __name__ == "__main__":
-    main()
+    measured.main(__doc__, names(), run, {"numpy": np.__version__})

@@ -1,13 +1,14 @@
-"""Runs the benchmarks and the Python baseline, and compares them: ./dev bench.
+"""Runs the benchmarks, the Python baseline and the Python package, and compares them: ./dev bench.
 
-Both programs run in turn, round after round, so that a machine that is slower for a while is slower
+The programs run in turn, round after round, so that a machine that is slower for a while is slower
 for all; a figure is the median of the rounds. --benchmark_* options are Google Benchmark's own:
 --benchmark_repetitions is the number of rounds, --benchmark_filter also chooses among the baseline's
-entries, and the rest go to the programs.
+entries, and the rest go to the programs. Without the package in the build its entries are left out.
 """
 
 import argparse
 import json
+import os
 import pathlib
 import re
 import statistics
@@ -16,6 +17,7 @@ import sys
 import tempfile
 
 import compare
+import measured
 
 HERE = pathlib.Path(__file__).parent
 SUFFIX = "(/iterations:[0-9]+)?(/manual_time)?"  # what Google Benchmark appends to a name
@@ -30,17 +32,19 @@ def plain(name):
 
 
 class Program:
-    """One of the two programs: what it can run, and a run of some of it."""
+    """One of the programs: what it can run, and a run of some of it."""
 
-    def __init__(self, command, writes_file):
+    def __init__(self, command, writes_file, **environment):
         self.command = command
         self.writes_file = writes_file  # else it prints its JSON
+        self.environment = {**os.environ, **environment}
 
     def names(self):
         listed = subprocess.run(
-            [*self.command, "--benchmark_list_tests"], check=True, capture_output=True, text=True
-        )
-        return [plain(name) for name in listed.stdout.split()]
+            [*self.command, "--benchmark_list_tests"], check=True, stdout=subprocess.PIPE, text=True,
+            env=self.environment
+        )  # fmt: skip
+        return [plain(name) for name in listed.stdout.splitlines()]
 
     def run(self, names, options):
         """(context, results) of these benchmarks, once."""
@@ -49,7 +53,8 @@ class Program:
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
             if self.writes_file:
                 command += [f"--benchmark_out={file.name}", "--benchmark_out_format=json"]
-            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True,
+                                    env=self.environment).stdout  # fmt: skip
             report = json.load(file) if self.writes_file else json.loads(output)
         for result in report["benchmarks"]:
             result["name"] = result["run_name"] = plain(result["run_name"])
@@ -115,19 +120,28 @@ def parse():
     return arguments, rest
 
 
-def select(names, pattern):
-    """Google Benchmark's filter: a regular expression, a leading '-' inverts it."""
-    expression = re.compile(pattern.removeprefix("-"))
-    return [n for n in names if bool(expression.search(n)) != pattern.startswith("-")]
+def programs_of(build):
+    found = [
+        Program([str(build / "bench" / "moetap_bench")], writes_file=True),
+        Program([sys.executable, str(HERE / "python_design.py")], writes_file=False),
+    ]
+    if python := interpreter_of(build):
+        found.append(Program([python, str(HERE / "python_package.py")], writes_file=False,
+                             PYTHONPATH=str(build / "python")))  # fmt: skip
+    return found
+
+
+def interpreter_of(build):
+    """The Python that the package is built for; None if it is not built."""
+    options = json.loads((build / "meson-info" / "intro-buildoptions.json").read_text())
+    values = {option["name"]: option["value"] for option in options}
+    return (values["python_interpreter"] or sys.executable) if values["python"] != "disabled" else None
 
 
 def main():
     arguments, rest = parse()
-    programs = [
-        Program([str(arguments.build / "bench" / "moetap_bench")], writes_file=True),
-        Program([sys.executable, str(HERE / "python_design.py")], writes_file=False),
-    ]
-    programs = [(p, select(p.names(), arguments.benchmark_filter)) for p in programs]
+    programs = [(p, measured.chosen(p.names(), arguments.benchmark_filter))
+                for p in programs_of(arguments.build)]  # fmt: skip
     programs = [(p, names) for p, names in programs if names]
     wanted = [name for _, names in programs for name in names]
     if not wanted:

@@ -3,6 +3,7 @@
 #include <moetap/host_device.h>
 #include <moetap/transport.h>
 
+#include <chrono>
 #include <cstring>
 
 namespace moetap::bench {
@@ -47,6 +48,24 @@ Worker::Worker(std::string_view transport, const Endpoint& endpoint)
 
 Step Worker::forward(std::int64_t tokens, std::optional<std::span<const TokenRange>> wanted) {
   capturer_.begin_step({.step = ++step_, .num_tokens = tokens, .wanted = wanted}, *stream_);
+  capture_layers(tokens);
+  stream_->synchronize();
+  return step_;
+}
+
+double Worker::time_captures(std::int64_t tokens) {
+  capturer_.begin_step(
+      {.step = ++step_, .num_tokens = tokens, .wanted = std::span<const TokenRange>()}, *stream_);
+  stream_->synchronize();
+  const auto start = std::chrono::steady_clock::now();
+  capture_layers(tokens);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  capturer_.publish(nullptr, *stream_);
+  stream_->synchronize();
+  return took.count();
+}
+
+void Worker::capture_layers(std::int64_t tokens) {
   const auto top_k = static_cast<std::size_t>(shape_.top_k());
   std::size_t first = 0;
   for (const int layer : shape_.moe_layers()) {
@@ -59,8 +78,6 @@ Step Worker::forward(std::int64_t tokens, std::optional<std::span<const TokenRan
                       *stream_);
     first += kMaxTokens * top_k;
   }
-  stream_->synchronize();
-  return step_;
 }
 
 void Worker::publish(std::int64_t offset) {

@@ -24,10 +24,16 @@ class Worker {
   // finished it. `wanted` is as in StepInfo.
   Step forward(std::int64_t tokens, std::optional<std::span<const TokenRange>> wanted = {});
 
+  // A forward pass of which no rows are wanted. Returns the seconds that its calls of capture()
+  // took.
+  double time_captures(std::int64_t tokens);
+
   // Publishes it with the slots that start at `offset` in SlotMappings.
   void publish(std::int64_t offset);
 
  private:
+  void capture_layers(std::int64_t tokens);
+
   ModelShape shape_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
