@@ -21,34 +21,54 @@ nb::object to_range(TokenRange range) {
   return nb::handle(reinterpret_cast<PyObject*>(&PyRange_Type))(range.start, range.end);
 }
 
+std::string path_of(nb::handle path) {
+  PyObject* name = nullptr;
+  if (PyUnicode_FSConverter(path.ptr(), &name) == 0) throw nb::python_error();
+  const nb::object held = nb::steal(name);
+  return {PyBytes_AsString(name), static_cast<std::size_t>(PyBytes_Size(name))};
+}
+
 namespace {
 
-// PyIndex_Check() held when the number came.
 template <class T>
-T fitting(nb::handle given, const char* name) {
-  const nb::object whole = nb::steal(PyNumber_Index(given.ptr()));
-  if (!whole.is_valid()) throw nb::python_error();
-  T value;
-  if (nb::try_cast(whole, value)) return value;
-  throw RangeError(fmt::format("{} is {}; it must be from {} to 2**{} - 1", name,
-                               nb::str(whole).c_str(), std::is_signed_v<T> ? "-2**63" : "0",
-                               std::is_signed_v<T> ? 63 : 64));
-}
+constexpr const char* kNameOf = "the step";
+template <>
+constexpr const char* kNameOf<BlockId> = "the block";
+template <>
+constexpr const char* kNameOf<RequestId> = "the request";
 
 }  // namespace
 
-template <>
-Given<Step>::operator Step() const {
-  return Step(fitting<std::uint64_t>(given, "the step"));
+template <class T>
+bool Given<T>::read(nb::handle object) noexcept {
+  using Integer = typename T::Integer;
+  if (PyBool_Check(object.ptr()) || !PyIndex_Check(object.ptr())) return false;
+  const nb::object whole = nb::steal(PyNumber_Index(object.ptr()));
+  if (!whole.is_valid()) {
+    PyErr_Clear();
+    return false;
+  }
+  Integer integer = 0;
+  if (nb::try_cast(whole, integer)) {
+    value_.emplace(integer);
+    return true;
+  }
+  const nb::object text = nb::steal(PyObject_Str(whole.ptr()));  // null for some that are very long
+  if (!text.is_valid()) PyErr_Clear();
+  refused_ = text.is_valid() ? nb::cast<std::string>(text) : "a number of very many digits";
+  return true;
 }
-template <>
-Given<BlockId>::operator BlockId() const {
-  return BlockId(fitting<std::int64_t>(given, "the block"));
+
+template <class T>
+void Given<T>::throw_range_error() const {
+  constexpr bool is_signed = std::is_signed_v<typename T::Integer>;
+  throw RangeError(fmt::format("{} is {}; it must be from {} to 2**{} - 1", kNameOf<T>, refused_,
+                               is_signed ? "-2**63" : "0", is_signed ? 63 : 64));
 }
-template <>
-Given<RequestId>::operator RequestId() const {
-  return RequestId(fitting<std::uint64_t>(given, "the request"));
-}
+
+template class Given<Step>;
+template class Given<BlockId>;
+template class Given<RequestId>;
 
 }  // namespace moetap::python
 

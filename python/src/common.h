@@ -31,12 +31,23 @@ constexpr auto number(Number<Kind> value) {
   return value.value();
 }
 
-// A number as it was given. Looked at when it is needed: RangeError that names it if it does not
-// fit.
+// A number that was given. When it is needed: RangeError that names it if it does not fit. It has
+// nothing of Python's by then, so it may be needed without the GIL.
 template <class T>
-struct Given {
-  nb::handle given;
-  operator T() const;
+class Given {
+ public:
+  operator T() const {
+    if (!value_) throw_range_error();
+    return *value_;
+  }
+  // False if the object is no integer.
+  bool read(nb::handle object) noexcept;
+
+ private:
+  [[noreturn]] void throw_range_error() const;
+
+  std::optional<T> value_;
+  std::string refused_;
 };
 using GivenStep = Given<Step>;
 using GivenBlock = Given<BlockId>;
@@ -61,6 +72,10 @@ constexpr double in_seconds(Milliseconds ms) { return static_cast<double>(ms.cou
 
 // Positions [start, end): a range, or a pair.
 nb::object to_range(TokenRange range);
+
+// The name of a file: of a str, bytes, or an os.PathLike. TypeError for another object, ValueError
+// for a name with a 0 byte.
+std::string path_of(nb::handle path);
 
 }  // namespace moetap::python
 
@@ -88,12 +103,9 @@ template <class G>
 struct given_caster {
   NB_TYPE_CASTER(G, const_name("int"))
   bool from_python(handle source, std::uint32_t, cleanup_list*) noexcept {
-    value.given = source;
-    return !PyBool_Check(source.ptr()) && PyIndex_Check(source.ptr());
+    return value.read(source);
   }
-  static handle from_cpp(const G& number, rv_policy, cleanup_list*) noexcept {
-    return handle(number.given).inc_ref();
-  }
+  static handle from_cpp(const G& number, rv_policy, cleanup_list*) noexcept = delete;
 };
 template <>
 struct type_caster<moetap::python::GivenStep> : given_caster<moetap::python::GivenStep> {};

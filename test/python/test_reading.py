@@ -311,3 +311,22 @@ def test_rows_by_request(endpoint) -> None:
                 reader.take(9, range(0, 3), 0.05)
             with pytest.raises(TypeError, match="requests"):
                 run_step(capturer, 2, [0], requests=[(7, 0)])
+
+
+class NoNumber:
+    def __index__(self) -> int:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("number", "error"), [
+    (NoNumber(), TypeError), (np.zeros(0, np.uint64), TypeError), (1.5, TypeError), (True, TypeError),
+    (2**64, moetap.RangeError), (-2**63 - 1, moetap.RangeError), pytest.param(10**5000, moetap.RangeError, id="very long")])
+def test_numbers_of_calls_that_wait(pair, books, number, error) -> None:
+    store = moetap.BlockStore.in_memory(SHAPE, block_size=BLOCK_SIZE, max_bytes=2**16)
+    waiting = moetap.PendingRows(books, pair[1])
+    for call in (lambda: pair[1].wait_for(number, 0), lambda: pair[0].finalize(number, 0),
+                 lambda: waiting.collect(number, 0), lambda: moetap.store_block(store, b"k", books, pair[1], number, 0),
+                 lambda: moetap.load_blocks(store, [b"k"], books, pair[1], step=number, request=1, position=0, timeout=0),
+                 lambda: moetap.load_blocks(store, [b"k"], books, pair[1], step=1, request=number, position=0, timeout=0)):
+        with pytest.raises(error):
+            call()
