@@ -18,8 +18,9 @@ namespace moetap::python {
 
 std::shared_ptr<PyStream> PyCapturer::stream_for(nb::handle given) {
   if (!given.is_none()) {
-    if (stream_ && PyLong_Check(given.ptr()) &&
-        nb::cast<std::int64_t>(given) == stream_->handle()) {
+    std::int64_t handle = -1;
+    if (stream_ && PyLong_Check(given.ptr()) && nb::try_cast(given, handle) && handle >= 0 &&
+        handle == stream_->handle()) {
       return stream_;
     }
     return stream_of(device_, given);

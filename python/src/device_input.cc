@@ -136,6 +136,23 @@ void look_at_dlpack(GivenArray& array, nb::handle given, const PyStream& stream)
   }
 }
 
+// TypeError if the object has what the protocol does not allow.
+template <class Look>
+void understood(const GivenArray& array, const char* protocol, Look&& look) {
+  const auto refuse = [&] {
+    throw nb::type_error(
+        fmt::format("{} has {}, but not as it must be", array.what, protocol).c_str());
+  };
+  try {
+    look();
+  } catch (const nb::cast_error&) {
+    refuse();
+  } catch (const nb::python_error& error) {
+    if (!error.matches(PyExc_LookupError)) throw;
+    refuse();
+  }
+}
+
 // Device memory is not read by the host, and the host's not by a GPU.
 void check_place(GivenArray& array, PyDevice& device) {
   if (array.where == GivenArray::Where::gpu && device.is_host()) {
@@ -242,9 +259,9 @@ GivenArray look_at(nb::handle given, const char* what, const std::shared_ptr<PyD
     // A NumPy array, or another one in host memory.
   } else if (const nb::object cuda = nb::getattr(given, "__cuda_array_interface__", nb::none());
              !cuda.is_none()) {
-    look_at_cuda(array, cuda);
+    understood(array, "__cuda_array_interface__", [&] { look_at_cuda(array, cuda); });
   } else if (nb::hasattr(given, "__dlpack__") && nb::hasattr(given, "__dlpack_device__")) {
-    look_at_dlpack(array, given, stream);
+    understood(array, "DLPack", [&] { look_at_dlpack(array, given, stream); });
   } else {
     refuse_object(given, what);
   }

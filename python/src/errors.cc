@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <exception>
 #include <string>
 
@@ -13,6 +14,12 @@ namespace moetap::python {
 namespace {
 
 nb::object class_of(const char* name) { return nb::module_::import_("moetap._errors").attr(name); }
+
+// A message may have the name of a file, in any bytes.
+nb::object message_of(const char* text) {
+  return nb::steal(
+      PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "backslashreplace"));
+}
 
 template <class... Arguments>
 void raise(const char* name, Arguments&&... arguments) {
@@ -42,27 +49,27 @@ void translate(const std::exception_ptr& thrown, void*) {
   } catch (const BatchError& batch) {
     raise_batch(batch);
   } catch (const ArgumentError& e) {
-    raise("ArgumentError", e.what());
+    raise("ArgumentError", message_of(e.what()));
   } catch (const RangeError& e) {
-    raise("RangeError", e.what());
+    raise("RangeError", message_of(e.what()));
   } catch (const StateError& e) {
-    raise("StateError", e.what());
+    raise("StateError", message_of(e.what()));
   } catch (const TimeoutError& e) {
-    raise("TimeoutError", e.what());
+    raise("TimeoutError", message_of(e.what()));
   } catch (const SystemError& e) {
-    raise("SystemError", e.code().value(), e.what());
+    raise("SystemError", e.code().value(), message_of(e.what()));
   } catch (const DeviceError& e) {
-    raise("DeviceError", e.what(), e.code());
+    raise("DeviceError", message_of(e.what()), e.code());
   } catch (const MismatchError& e) {
-    raise("MismatchError", e.what());
+    raise("MismatchError", message_of(e.what()));
   } catch (const OwnedError& e) {
-    raise("OwnedError", e.what());
+    raise("OwnedError", message_of(e.what()));
   } catch (const StepFailed& e) {
-    raise("StepFailed", number(e.step()), e.reason());
+    raise("StepFailed", number(e.step()), message_of(e.reason().c_str()));
   } catch (const CollectiveError& e) {
-    raise("CollectiveError", e.what());
+    raise("CollectiveError", message_of(e.what()));
   } catch (const RowsNotPresent& e) {
-    raise("RowsNotPresent", e.what());
+    raise("RowsNotPresent", message_of(e.what()));
   }
 }
 

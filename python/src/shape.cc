@@ -31,9 +31,14 @@ std::vector<int> layers_of(Ints& given) {
 }
 
 ModelShape from_config(nb::handle config) {
-  if (PyUnicode_Check(config.ptr())) return ModelShape::from_config(nb::cast<std::string>(config));
-  const nb::object text = nb::module_::import_("moetap._config").attr("text_of")(config);
-  return ModelShape::from_config(nb::cast<std::string>(text));
+  nb::object text = nb::borrow(config);
+  if (!PyUnicode_Check(config.ptr())) {
+    text = nb::module_::import_("moetap._config").attr("text_of")(config);
+  }
+  Py_ssize_t size = 0;
+  const char* const utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (utf8 == nullptr) throw nb::python_error();  // a lone surrogate
+  return ModelShape::from_config(std::string(utf8, static_cast<std::size_t>(size)));
 }
 
 std::optional<std::string> weights_word(const ModelShape& shape) {
@@ -43,12 +48,6 @@ std::optional<std::string> weights_word(const ModelShape& shape) {
 
 ModelShape with_weights(const ModelShape& shape, const Weights& type) {
   return shape.with_weights(type ? static_cast<WeightType>(*type) : WeightType::none);
-}
-
-std::string file_name(nb::handle path) {
-  const nb::object name = nb::steal(PyOS_FSPath(path.ptr()));
-  if (!name.is_valid()) throw nb::python_error();
-  return nb::cast<std::string>(name);
 }
 
 using ShapeState = std::tuple<std::vector<int>, int, int, int, Weights, bool>;
@@ -104,8 +103,8 @@ void bind_shape(nb::module_& m) {
       "for anything that is not understood for certain.");
   shape.def_static(
       "from_config_file",
-      [](nb::handle path) { return ModelShape::from_config_file(file_name(path)); },
-      nb::arg("path"), nb::sig("def from_config_file(path: str | os.PathLike[str]) -> ModelShape"),
+      [](nb::handle path) { return ModelShape::from_config_file(path_of(path)); }, nb::arg("path"),
+      nb::sig("def from_config_file(path: str | os.PathLike[str]) -> ModelShape"),
       "As from_config(), from a file. SystemError if it cannot be read.");
   shape.def_static(
       "known", &ModelShape::known, nb::arg("name"),

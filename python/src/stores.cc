@@ -141,9 +141,7 @@ void bind_stores(nb::module_& m) {
       "in_directory",
       [](nb::handle path, const ModelShape& shape, int block_size, std::size_t max_bytes,
          std::string model_version) {
-        const nb::object name = nb::steal(PyOS_FSPath(path.ptr()));
-        if (!name.is_valid()) throw nb::python_error();
-        const auto text = nb::cast<std::string>(name);
+        const std::string text = path_of(path);
         return std::make_unique<PyStore>(
             make_directory_block_store(
                 text, options_of(shape, block_size, max_bytes, std::move(model_version))),

@@ -50,7 +50,14 @@ def test_a_dense_model_is_refused() -> None:
 def test_from_config_file(tmp_path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIG))
-    assert moetap.ModelShape.from_config_file(path) == moetap.ModelShape.from_config_file(str(path))
+    shape = moetap.ModelShape.from_config_file(path)
+    for name in (str(path), bytes(path)):
+        assert moetap.ModelShape.from_config_file(name) == shape
+    for name, error in [("a\0b", ValueError), (b"\xff\xfe", moetap.SystemError), (3, TypeError)]:
+        with pytest.raises(error):
+            moetap.ModelShape.from_config_file(name)
+    with pytest.raises(UnicodeError):
+        moetap.ModelShape.from_config("\ud800")
     with pytest.raises(OSError) as error:
         moetap.ModelShape.from_config_file(tmp_path / "none.json")
     assert isinstance(error.value, moetap.SystemError) and error.value.errno == 2
