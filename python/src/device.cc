@@ -107,7 +107,11 @@ std::shared_ptr<PyStream> stream_of(const std::shared_ptr<PyDevice>& device, nb:
   }
   if (nb::hasattr(given, "__cuda_stream__")) return wrap(device, protocol_handle(given));
   if (nb::hasattr(given, "cuda_stream")) {  // torch.cuda.Stream before it had the protocol
-    return wrap(device, nb::cast<std::uintptr_t>(given.attr("cuda_stream")));
+    std::uintptr_t handle = 0;
+    if (!nb::try_cast(nb::object(given.attr("cuda_stream")), handle)) {
+      throw nb::type_error("the cuda_stream of stream is not a cudaStream_t as int");
+    }
+    return wrap(device, handle);
   }
   throw nb::type_error(
       fmt::format("stream is {}; give a Stream, a cudaStream_t as int, or an object with "
@@ -164,14 +168,10 @@ DeviceArray empty(PyDevice& device, nb::handle given, const std::string& dtype) 
   return {device.shared_from_this(), std::move(buffer), data, std::move(shape), dtype};
 }
 
-nb::object numpy_of(nb::handle self) {
+// The array as one of a framework's, which keeps this one alive.
+template <class Framework>
+nb::object view_as(nb::handle self) {
   const auto& array = nb::cast<const DeviceArray&>(self);
-  if (!array.device->is_host()) {
-    throw StateError(
-        fmt::format("an array in the memory of {}; use it through __cuda_array_interface__, as "
-                    "with torch.as_tensor()",
-                    array.device->name()));
-  }
   std::vector<std::size_t> shape(array.shape.begin(), array.shape.end());
   const bool is_float = array.dtype == "float32";
   const bool is_unsigned = array.dtype.starts_with('u');
@@ -180,9 +180,22 @@ nb::object numpy_of(nb::handle self) {
                                   : nb::dlpack::dtype_code::Int;
   const nb::dlpack::dtype type{static_cast<std::uint8_t>(code),
                                static_cast<std::uint8_t>(8 * size_of_type(array.dtype)), 1};
-  return nb::ndarray<nb::numpy>(array.data, shape.size(), shape.data(), self, nullptr, type,
-                                nb::device::cpu::value)
+  const bool on_host = array.device->is_host();
+  return nb::ndarray<Framework>(array.data, shape.size(), shape.data(), self, nullptr, type,
+                                on_host ? nb::device::cpu::value : nb::device::cuda::value,
+                                array.device->index())
       .cast();
+}
+
+nb::object numpy_of(nb::handle self) {
+  const auto& array = nb::cast<const DeviceArray&>(self);
+  if (!array.device->is_host()) {
+    throw StateError(
+        fmt::format("an array in the memory of {}; use it through DLPack or "
+                    "__cuda_array_interface__, as with torch.from_dlpack()",
+                    array.device->name()));
+  }
+  return view_as<nb::numpy>(self);
 }
 
 nb::dict cuda_interface(const DeviceArray& array) {
@@ -253,7 +266,8 @@ void bind_device(nb::module_& m) {
       m, "DeviceArray",
       "An array in device memory, without gaps. capture() and publish() read it when their stream "
       "has\n"
-      "come so far, as engines' tensors are read. On a GPU it has __cuda_array_interface__.");
+      "come so far, as engines' tensors are read. It has DLPack, and on a GPU "
+      "__cuda_array_interface__.");
   array.def_prop_ro(
       "shape", [](const DeviceArray& a) { return nb::tuple(nb::cast(a.shape)); },
       nb::for_getter(nb::sig("def shape(self) -> tuple[int, ...]")));
@@ -264,6 +278,18 @@ void bind_device(nb::module_& m) {
   array.def_prop_ro(
       "__cuda_array_interface__", &cuda_interface,
       nb::for_getter(nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]")));
+  array.def(
+      "__dlpack__",
+      [](nb::handle self, const nb::kwargs& options) {
+        return view_as<nb::array_api>(self).attr("__dlpack__")(**options);
+      },
+      nb::sig("def __dlpack__(self, *, stream: typing.Any = None, "
+              "max_version: tuple[int, int] | None = None, "
+              "dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> typing.Any"));
+  array.def(
+      "__dlpack_device__",
+      [](nb::handle self) { return view_as<nb::array_api>(self).attr("__dlpack_device__")(); },
+      nb::sig("def __dlpack_device__(self) -> tuple[int, int]"));
   array.def("__repr__", [](const DeviceArray& a) {
     return fmt::format("<DeviceArray {} [{}] on {}>", a.dtype, fmt::join(a.shape, ", "),
                        a.device->name());

@@ -146,6 +146,17 @@ def test_devices() -> None:
         _ = device.empty(1).__cuda_array_interface__
 
 
+def test_device_arrays_have_dlpack() -> None:
+    array = moetap.open_device("host").empty((2, 3), "uint16")
+    assert array.__dlpack_device__() == (1, 0)
+    shared = np.from_dlpack(array)
+    array.numpy()[:] = 7
+    del array
+    assert shared.shape == (2, 3) and shared.dtype == np.uint16 and (shared == 7).all()
+    with pytest.raises(BufferError):
+        moetap.open_device("host").empty(1).__dlpack__(dl_device=(2, 0))
+
+
 class FakeGpuArray:
     """What a tensor on a GPU looks like."""
 
@@ -173,6 +184,19 @@ def test_a_gpus_memory_is_refused_on_the_host(capturer) -> None:
         capturer.capture(1, FakeGpuArray(typestr="<c16"))
     with pytest.raises(TypeError, match="__cuda_array_interface__"):
         capturer.capture(1, FakeGpuArray(strides=(8,)))
+    for changes in ({"data": ("256", False)}, {"data": 256}, {"shape": (4, None)}, {"typestr": 4}, {"shape": 8},
+                    {"strides": "ab"}, {"data": ()}, {"data": (-1, False)}, {"stream": "0"}):
+        with pytest.raises(TypeError):
+            capturer.capture(1, FakeGpuArray(**changes))
+    lacking = FakeGpuArray()
+    del lacking.__cuda_array_interface__["data"]
+    with pytest.raises(TypeError, match="not as it must be"):
+        capturer.capture(1, lacking)
+    for device in ("cpu", (1,), (1.5, 0), None):
+        wrong = FakeDlpackArray(1)
+        wrong.__dlpack_device__ = lambda device=device: device
+        with pytest.raises(TypeError):
+            capturer.capture(1, wrong)
     with pytest.raises(moetap.ArgumentError, match="kind 10"):
         capturer.capture(1, FakeDlpackArray(10))
     with pytest.raises(BufferError):
@@ -194,7 +218,7 @@ def test_streams_of_a_gpu_are_refused_on_the_host(capturer, monkeypatch) -> None
         __cuda_stream__ = (1, 256)
 
     for stream in (256, WithProtocol(), types.SimpleNamespace(cuda_stream=256)):
-        with pytest.raises(moetap.ArgumentError, match="GPU"):
+        with pytest.raises(moetap.ArgumentError, match="GPU|CUDA"):
             capturer.begin_step(1, 4, stream=stream)
     with pytest.raises(moetap.ArgumentError, match="version 1"):
         capturer.begin_step(1, 4, stream=Newer())
@@ -208,8 +232,29 @@ def test_streams_of_a_gpu_are_refused_on_the_host(capturer, monkeypatch) -> None
 def test_torch_tensors(capturer, endpoint) -> None:
     torch = pytest.importorskip("torch")
     ids = picks(8)
-    with capturer.step(1, 8) as step:
-        for layer, layer_ids in zip(SHAPE.moe_layers, ids, strict=True):
-            capturer.capture(layer, torch.from_numpy(layer_ids))
+    wide = torch.zeros((8, 5), dtype=torch.int64)
+    wide[:, :2] = torch.from_numpy(ids[0])
+    on_device = capturer.device.empty((8, 2))
+    torch.from_dlpack(on_device).copy_(torch.from_numpy(ids[1]))
+    with torch.inference_mode(), capturer.step(1, 8) as step:
+        capturer.capture(1, wide[:, :2])
+        capturer.capture(2, on_device)
+        capturer.capture(4, torch.from_numpy(ids[2]) + 0)
+        with pytest.raises(moetap.ArgumentError, match="copy it first"):
+            capturer.capture(4, torch.from_numpy(ids[2]).t().contiguous().t())
         step.publish(torch.arange(8))
     assert (rows_of(endpoint, 1).ids == ids.transpose(1, 0, 2)).all()
+
+
+def test_torch_weights(endpoint) -> None:
+    torch = pytest.importorskip("torch")
+    weighted = endpoint.replace(shape=SHAPE.with_weights("bfloat16"))
+    with moetap.Capturer(weighted, "host", transport="shm") as capturer:
+        capturer.bind_all()
+        ids, weights = picks(8), torch.rand(8, 2).to(torch.bfloat16)
+        with capturer.step(1, 8) as step:
+            for layer, layer_ids in zip(SHAPE.moe_layers, ids, strict=True):
+                capturer.capture(layer, torch.from_numpy(layer_ids), weights)
+            step.publish(torch.arange(8))
+        rows = rows_of(weighted, 1)
+        assert (torch.from_numpy(rows.weights.copy()).view(torch.bfloat16) == weights[:, None]).all()
