@@ -10,6 +10,7 @@ input to each target for N seconds (60), beginning with what lies in test/fuzz/c
 to that what reached new code. Ends at the first target that fails, and says where its input lies.
 TARGET, all if none is given:
 $(cd "$root/test/fuzz/corpus" && printf '  %s\n' *)
+  python  alone: calls the Python package, built with the address sanitizer, with arguments of all kinds
 TEXT
 }
 
@@ -31,6 +32,10 @@ fuzz() {
     esac
     shift
   done
+  if [[ ${targets[*]} == python ]]; then
+    fuzz_python "$seconds"
+    return
+  fi
   need build tests fuzz
   CXX=${FUZZ_CXX:-clang++} configure fuzz --buildtype=debugoptimized -Dfuzz=true -Dbenchmarks=false \
     -Db_sanitize=address,undefined -Db_lundef=false -Dcpp_args=-fsanitize=fuzzer-no-link
@@ -51,4 +56,26 @@ fuzz() {
       "$directory/test/fuzz/fuzz_$target" -merge=1 -use_counters=0 -max_len=4096 "$corpus" "$found/corpus" 2>>"$found/log"
     fi
   done
+}
+
+# Calls everything in the package for so many seconds.
+fuzz_python() {
+  local seconds=$1 python modules=() library preload=() directory=$root/build/fuzz-python
+  need build
+  python=$(package_python)
+  [[ -n $python ]] || die 'fuzz: the Python package cannot be built here'
+  configure fuzz-python --buildtype=debug -Doptimization=1 -Db_sanitize=address -Db_lundef=false \
+    -Dpython=build "-Dpython_interpreter=$python" -Dtests=false -Dbenchmarks=false -Dexamples=false \
+    -Dtool=false -Dmpi=disabled -Dnccl=disabled
+  # Not the stubs, for which Python would load the package without the sanitizer's library.
+  say "building ${directory#"$root"/}"
+  mapfile -t modules < <(sed -n 's,^build \(python/moetap/[^ :]*\(\.so\|\.py\)\):.*,\1,p' "$directory/build.ninja")
+  ninja -C "$directory" "${modules[@]}" >&2
+  for library in libasan.so libstdc++.so; do
+    preload+=("$("${CXX:-c++}" -print-file-name="$library")")
+  done
+  say "fuzzing the Python package for $seconds s"
+  env LD_PRELOAD="${preload[*]}" ASAN_OPTIONS=detect_leaks=0 PYTHONPATH="$directory/python" \
+    PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore \
+    "$python" "$root/test/python/fuzz.py" --seconds "$seconds" || die 'fuzz: see above; the last seed is that of the failure'
 }
