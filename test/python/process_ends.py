@@ -38,3 +38,13 @@ def scheduler(endpoint: moetap.Endpoint, transport: str, connection) -> None:
         view = moetap.view_rows(reader, books.finish(1, 9), "the test")
         connection.send(bool((view.row(3) == picks(8, 1)[:, 3]).all()))
         time.sleep(60)
+
+
+def round_trip(endpoint: moetap.Endpoint, described: list, connection) -> None:
+    """A worker and a scheduler of this process's own. Sends whether the rows are right, and `described` back."""
+    with moetap.Capturer(endpoint, "host") as capturer, moetap.Reader(endpoint, poll_every=0.001) as reader:
+        capturer.bind_all()
+        ids = run_step(capturer, 1, np.arange(8))
+        reader.wait_for(1)
+        right = (reader.read_blocks([0, 1], BLOCK_SIZE, range(8), (1, 1)).ids == ids).all()
+    connection.send((bool(right), described))

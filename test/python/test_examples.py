@@ -1,10 +1,14 @@
 """The example programs, as users run them."""
 
+import json
+import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
+
+import moetap
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples/python"
 
@@ -27,7 +31,20 @@ def test_pairs(endpoint, scheduler, transport) -> None:
     assert "25 steps published" in out
 
 
-def test_types() -> None:
+def test_types_with_pyright(tmp_path) -> None:
+    """The examples, and the stubs that they need."""
+    pytest.importorskip("pyright")
+    package = pathlib.Path(moetap.__file__).parent
+    checked = [*EXAMPLES.glob("*.py"), *package.glob("*.pyi"), package / "__init__.py", package / "_errors.py"]
+    config = {"typeCheckingMode": "strict", "extraPaths": [str(package.parent), str(EXAMPLES)],
+              "include": [os.path.relpath(path, tmp_path) for path in checked]}  # fmt: skip
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
+    done = subprocess.run([sys.executable, "-m", "pyright", "-p", tmp_path, "--pythonpath", sys.executable],
+                          capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_types_with_mypy() -> None:
     pytest.importorskip("mypy")
     done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir=/dev/null", *sorted(EXAMPLES.glob("*.py"))],
                           capture_output=True, text=True, cwd=EXAMPLES, timeout=240)

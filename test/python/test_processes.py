@@ -9,7 +9,7 @@ import time
 import numpy as np
 import process_ends
 import pytest
-from conftest import picks, run_step
+from conftest import SHAPE, picks, run_step
 
 import moetap
 from moetap import RowState
@@ -133,6 +133,32 @@ def test_a_forked_child_may_not_use_its_parents_objects(endpoint, poll_every) ->
     reader.wait_for(1)
     reader.close()
     capturer.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_each_way_to_start_a_process(endpoint, method) -> None:
+    """The new process makes objects of its own, and ends as Python ends, while its parent's are open."""
+    described = [endpoint, SHAPE, moetap.Topology(dp_size=2, dp_rank=1), moetap.Routes(SHAPE, range(2, 5))]
+    with moetap.Capturer(endpoint, "host") as capturer, moetap.Reader(endpoint, poll_every=0.001) as reader:
+        capturer.bind_all()
+        run_step(capturer, 1, list(range(8)))
+        context = multiprocessing.get_context(method)
+        here, there = context.Pipe()
+        process = context.Process(target=process_ends.round_trip,
+                                  args=(endpoint.replace(dp_rank=1), described, there))
+        process.start()
+        try:
+            assert here.poll(60)
+            right, returned = here.recv()
+            process.join(60)
+        finally:
+            process.kill()
+            process.join()
+        assert right and process.exitcode == 0
+        assert returned[:3] == described[:3] and returned[3].states.tolist() == [RowState.missing] * 3
+        run_step(capturer, 2, list(range(8)))  # the parent's still work
+        reader.wait_for(2)
+        assert (reader.read(range(8), (2, 2))[0].reshape(8, 3, 2) == expected(2)).all()
 
 
 def test_python_ends_with_everything_open(endpoint, tmp_path) -> None:
