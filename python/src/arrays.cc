@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <string>
@@ -251,12 +252,27 @@ std::vector<RowState> states_of(nb::handle given, std::size_t rows) {
   return states;
 }
 
+namespace {
+
+// Looked up once: the import would take longer than making a small array.
+nb::handle numpy_empty() {
+  static std::atomic<PyObject*> found{nullptr};
+  PyObject* empty = found.load(std::memory_order_acquire);
+  if (empty == nullptr) {
+    empty = nb::object(nb::module_::import_("numpy").attr("empty")).release().ptr();
+    found.store(empty, std::memory_order_release);
+  }
+  return empty;
+}
+
+}  // namespace
+
 NewArray new_array(const char* dtype, std::initializer_list<std::int64_t> shape) {
   const nb::object sizes = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
   Py_ssize_t i = 0;
   for (const std::int64_t size : shape)
     PyTuple_SET_ITEM(sizes.ptr(), i++, PyLong_FromLongLong(size));
-  NewArray made{nb::module_::import_("numpy").attr("empty")(sizes, dtype)};
+  NewArray made{numpy_empty()(sizes, dtype)};
   HeldBuffer buffer;
   if (!buffer.open(made.array, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)) {
     throw nb::type_error("numpy.empty() made no array that can be written");
