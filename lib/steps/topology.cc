@@ -95,13 +95,23 @@ void check_every_layer_once(const Topology& topology, const ModelShape& model) {
                   detail::join_ranges(missing)));
 }
 
+void check_stages(const Topology& topology) {
+  if (topology.stage_layers.size() == static_cast<std::size_t>(topology.pp_size)) return;
+  throw ArgumentError(fmt::format(
+      "topology: stage_layers has {} entries for {} pipeline stages: name the MoE layers of each",
+      topology.stage_layers.size(), topology.pp_size));
+}
+
+// Also of a topology that was not validated. stage_layers is not empty.
+const std::vector<int>& layers_of(const Topology& topology, int stage) {
+  check_stages(topology);
+  check_rank("pipeline", stage, topology.pp_size);
+  return topology.stage_layers[static_cast<std::size_t>(stage)];
+}
+
 void check_pipeline(const Topology& topology, const ModelShape& model) {
   if (topology.stage_layers.empty() && topology.pp_size == 1) return;
-  if (topology.stage_layers.size() != static_cast<std::size_t>(topology.pp_size)) {
-    throw ArgumentError(fmt::format(
-        "topology: stage_layers has {} entries for {} pipeline stages: name the MoE layers of each",
-        topology.stage_layers.size(), topology.pp_size));
-  }
+  check_stages(topology);
   for (int stage = 0; stage < topology.pp_size; ++stage) {
     check_stage(stage, topology.stage_layers[static_cast<std::size_t>(stage)], model);
   }
@@ -129,15 +139,16 @@ void Topology::validate(const ModelShape& model) const {
 
 std::vector<int> Topology::moe_stages() const {
   if (stage_layers.empty()) return {0};
+  check_stages(*this);
   std::vector<int> stages;
   for (int stage = 0; stage < pp_size; ++stage) {
-    if (!stage_layers[static_cast<std::size_t>(stage)].empty()) stages.push_back(stage);
+    if (!layers_of(*this, stage).empty()) stages.push_back(stage);
   }
   return stages;
 }
 
 bool Topology::captures() const {
-  return stage_layers.empty() || !stage_layers[static_cast<std::size_t>(pp_rank)].empty();
+  return stage_layers.empty() || !layers_of(*this, pp_rank).empty();
 }
 
 bool Topology::publishes() const {
@@ -149,7 +160,7 @@ ModelShape Topology::stage_shape(const ModelShape& model, int stage) const {
     throw RangeError(fmt::format("stage {} is outside [0, {})", stage, pp_size));
   }
   if (stage_layers.empty()) return model;
-  const std::vector<int>& layers = stage_layers[static_cast<std::size_t>(stage)];
+  const std::vector<int>& layers = layers_of(*this, stage);
   if (layers.empty()) {
     throw ArgumentError(
         fmt::format("stage {} has no MoE layers: it captures and publishes nothing, and no "

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <string>
 
 #include "test/lib/throws.h"
 
@@ -151,6 +152,25 @@ TEST(Topology, AStageWithoutMoeLayersTakesNoPart) {  // H26
   EXPECT_TRUE(topology.publishes());
   expect_throw<ArgumentError>([&] { (void)topology.stage_shape(kModel, 0); },
                               {"stage 0", "no MoE layers"});
+}
+
+TEST(Topology, AnotherNumberOfStagesIsRefusedByEachCall) {
+  Topology topology = pipeline();
+  for (const int stages : {1, 3}) {
+    topology.pp_size = stages;
+    for (const auto& call :
+         {std::function<void()>([&] { (void)topology.moe_stages(); }),
+          std::function<void()>([&] { (void)topology.captures(); }),
+          std::function<void()>([&] { (void)topology.publishes(); }),
+          std::function<void()>([&] { (void)topology.stage_shape(kModel, 0); })}) {
+      expect_throw<ArgumentError>(call, {"2 entries", std::to_string(stages)});
+    }
+  }
+  topology.pp_size = 2;
+  for (const int rank : {-1, 2}) {
+    topology.pp_rank = rank;
+    expect_throw<ArgumentError>([&] { (void)topology.captures(); }, {std::to_string(rank)});
+  }
 }
 
 }  // namespace

@@ -56,6 +56,10 @@ def test_topology() -> None:
         moetap.Topology(cp_size=2).validate(SHAPE)
     with pytest.raises(moetap.ArgumentError, match="'local', 'concatenated', 'padded'"):
         moetap.Topology(layout="flat")
+    with pytest.raises(moetap.ArgumentError, match="1 entries for 2"):
+        moetap.Topology(pp_size=2, stage_layers=[[1]]).moe_stages()
+    with pytest.raises(moetap.ArgumentError, match="pipeline rank 4 of 1"):
+        _ = moetap.Topology(pp_rank=4, stage_layers=[[1]]).captures
 
 
 def test_endpoints_of() -> None:
