@@ -81,6 +81,7 @@ void Ledger::State::place(Request& request, const Placement& placement) {
     if (request.wants_rows) request.claims.push_back(claim);
   }
   request.origins.clear();
+  request.covered.clear();
   request.placed = request.num_tokens;
   request.computed = placement.cached;
   request.preempted = false;
@@ -116,6 +117,7 @@ void Ledger::admit(const Admission& admission) {
 void Ledger::State::preempt(Request& request) {
   if (!MOETAP_OFF("H10 rows of the first run")) request.claims.clear();
   request.origins.clear();
+  request.covered.clear();
   request.in_flight.clear();
   request.computed = 0;
   request.preempted = true;
@@ -196,19 +198,11 @@ void Ledger::State::check_writable(const Request& request, TokenRange positions,
     if (book.hit(claim.block) && std::ranges::any_of(stamps, is_anothers)) {
       reject(index, "has rows there that others hit; copy() it before writing");
     }
-    if (step >= last) return;
+    if (step >= last || in_flight(request, step) != nullptr) return;
     if (std::ranges::any_of(stamps, [step](auto stamp) { return stamp.step() > step; })) {
       reject(index, "has rows of later steps there; report steps in order");
     }
   });
-}
-
-// Only a step whose number no put can have may be reported again after later puts.
-void Ledger::State::remember(Request& request, const Request::InFlight& flight) const {
-  const auto same = [&](const Request::InFlight& other) { return other.step == flight.step; };
-  const bool again = std::erase_if(request.in_flight, same) > 0;
-  const bool drafted = flight.drafts < flight.positions.end || !request.in_flight.empty();
-  if (again || (drafted && flight.step > last_put)) request.in_flight.push_back(flight);
 }
 
 void Ledger::schedule(Step step, RequestId request, TokenRange positions,
@@ -223,10 +217,14 @@ void Ledger::schedule(Step step, RequestId request, TokenRange positions,
                     request, step, s.last_put));
   }
   const State::Request::InFlight flight = s.planned(r, step, positions);
+  const bool in_flight = r.wants_rows && s.may_be_corrected(r, flight);
   if (r.wants_rows) {
     s.check_positions(positions, r.claims.size() + new_blocks.size());
     s.check_writable(r, positions, step);
-    if (flight.drafts < positions.end || !r.in_flight.empty()) make_room(r.in_flight, 1);
+    if (in_flight) {
+      make_room(r.in_flight, 1);
+      make_room(r.covered, s.num_rows(r, positions));
+    }
   }
   if (!new_blocks.empty()) {
     s.book.require_distinct(new_blocks);
@@ -239,15 +237,15 @@ void Ledger::schedule(Step step, RequestId request, TokenRange positions,
     if (r.wants_rows) r.claims.push_back(claim);
   }
   if (r.wants_rows) {
-    s.for_each_block(positions, [&](std::size_t index, int first, int end) {
-      const auto begin = static_cast<std::int64_t>(index) * block_size();
-      const std::int64_t drafts = flight.guessed ? positions.start : flight.drafts;
-      const auto draft = std::clamp<std::int64_t>(drafts - begin, first, end);
-      s.book.compute(step, r.claims[index].block, first, static_cast<int>(draft), end);
-    });
-    r.computed = std::max(r.computed, positions.end);
+    if (in_flight) {
+      s.withdraw(r, step);
+      s.cover(r, flight);
+      r.in_flight.push_back(flight);
+    } else {
+      s.compute(r, flight);
+    }
     State::forget_origins(r, positions);
-    s.remember(r, flight);
+    r.computed = std::max(r.computed, positions.end);
   }
   r.last = std::max(r.last, step);
   s.last = std::max(s.last, step);

@@ -21,76 +21,6 @@ struct Ledger::State::Settlement {
   std::vector<RowStamp> stamps;  // of the step's first positions
 };
 
-// A decode step's first token was sampled, or will have been. The tokens after it, and after the
-// known tokens, are drafts.
-std::int64_t Ledger::State::first_draft(const Request& request, TokenRange positions) const {
-  if (drafts == Drafts::chain || MOETAP_OFF("H30 rows of drafts")) return positions.end;
-  return std::min(positions.end, std::max(positions.start + 1, request.num_tokens));
-}
-
-// A step begins where the previous one ended. After a step with drafts this is a guess until
-// accept() says how many of them were accepted.
-bool Ledger::State::is_guess(const Request& request, const Request::InFlight& flight) {
-  if (flight.prefill || MOETAP_OFF("H30 where a step begins")) return false;
-  if (flight.after > request.accepted_in) return in_flight(request, flight.after) != nullptr;
-  return flight.positions.start != request.num_tokens - 1;
-}
-
-Ledger::State::Request::InFlight Ledger::State::planned(const Request& request, Step step,
-                                                        TokenRange positions) const {
-  const auto* const earlier = in_flight(request, step);
-  Request::InFlight flight{
-      .step = step,
-      .positions = positions,
-      .drafts = first_draft(request, positions),
-      .after = earlier != nullptr ? earlier->after : request.last,
-      .prefill = positions.start >= request.computed && positions.start < request.num_tokens - 1};
-  const bool drafted = flight.drafts < positions.end || !request.in_flight.empty();
-  flight.guessed = drafts == Drafts::tree && drafted && is_guess(request, flight);
-  return flight;
-}
-
-// If a step begins elsewhere than reported, it is not known which of its rows is which token's.
-void Ledger::State::settle_begin(Request& request, Request::InFlight& flight) {
-  if (flight.after > request.accepted_in) return;
-  flight.guessed = is_guess(request, flight);
-  const auto [start, end] = flight.positions;
-  for (std::int64_t position = start; position < (flight.guessed ? end : flight.drafts);
-       ++position) {
-    const auto place = own_place(request, position);
-    const RowStamp row = row_of(request, position, flight.step);
-    if (!place || row.step() == 0) continue;
-    book.set(place->block, place->offset, flight.guessed ? RowStamp() : row.standing());
-  }
-}
-
-const Ledger::State::Request::InFlight* Ledger::State::in_flight(const Request& request,
-                                                                 Step step) {
-  const auto found = std::ranges::find(request.in_flight, step, &Request::InFlight::step);
-  return found == request.in_flight.end() ? nullptr : &*found;
-}
-
-std::optional<Ledger::State::Place> Ledger::State::own_place(const Request& request,
-                                                             std::int64_t position) const {
-  const auto index = static_cast<std::size_t>(position / book.block_size());
-  if (index >= request.claims.size()) return std::nullopt;
-  const BlockClaim& claim = request.claims[index];
-  if (!claim.owned || !book.stands(claim)) return std::nullopt;
-  return Place{claim.block, static_cast<int>(position % book.block_size())};
-}
-
-// The request's own row there, if `step` computed it: also one that has moved since.
-RowStamp Ledger::State::row_of(const Request& request, std::int64_t position, Step step) const {
-  const auto place = own_place(request, position);
-  if (!place) return {};
-  const RowStamp stamp = book.stamps(place->block)[static_cast<std::size_t>(place->offset)];
-  if (!stamp.is_put()) return stamp.step() == step ? stamp : RowStamp();
-  const bool known = std::ranges::any_of(request.origins, [&](const Request::Origin& origin) {
-    return origin.position == position && origin.step == step;
-  });
-  return known ? stamp : RowStamp();
-}
-
 Ledger::State::Request& Ledger::State::accepting(Step step, RequestId id, std::int64_t num_tokens,
                                                  const char* call) {
   Request& request = find(id);
@@ -117,16 +47,18 @@ void Ledger::State::reject(Request& request, Step step) {
       if (!stamp.is_put() && stamp.step() <= step) book.set(claim.block, offset, {});
     }
   });
+  std::erase_if(request.covered, [&](const Request::Covered& row) {
+    return row.position >= first && !row.stamp.is_put() && row.stamp.step() <= step;
+  });
   for (const Request::Origin& origin : request.origins) {
     if (origin.position < first || origin.position >= end || origin.step > step) continue;
     const auto place = own_place(request, origin.position);
-    if (place && book.stamps(place->block)[static_cast<std::size_t>(place->offset)].is_put()) {
+    if (place && stamp_at(*place).is_put()) {
       book.set(place->block, place->offset, {});
     }
   }
-  std::erase_if(request.origins, [&](const Request::Origin& origin) {
-    return origin.position < first || origin.step <= step;
-  });
+  std::erase_if(request.origins,
+                [step](const Request::Origin& origin) { return origin.step <= step; });
 }
 
 // Applies the number of tokens, once it is known which rows are theirs.
@@ -137,13 +69,20 @@ void Ledger::State::stand(Request& request, Step step, std::int64_t num_tokens) 
       request.unkept = std::max(request.unkept, num_tokens - 1);
     }
   }
+  const bool sampled = num_tokens > request.num_tokens;
   request.num_tokens = num_tokens;
   reject(request, step);
   std::erase_if(request.in_flight,
                 [step](const Request::InFlight& flight) { return flight.step <= step; });
   if (of_earlier_run(request, step)) return;
+  if (sampled) request.computed = std::max(request.computed, num_tokens - 1);
   request.accepted_in = std::max(request.accepted_in, step);
   for (Request::InFlight& flight : request.in_flight) settle_begin(request, flight);
+  std::erase_if(request.covered, [&](const Request::Covered& row) {
+    return std::ranges::none_of(request.in_flight, [&](const Request::InFlight& flight) {
+      return row.position >= flight.positions.start && row.position < flight.positions.end;
+    });
+  });
 }
 
 // Tokens whose rows are known: none if the step's start is not known.
@@ -155,7 +94,7 @@ std::int64_t Ledger::State::count_standing(const Request::InFlight& flight,
 void Ledger::accept(Step step, RequestId request, std::int64_t num_tokens) {
   State& s = *state_;
   auto& r = s.accepting(step, request, num_tokens, "accept()");
-  const auto* const flight = State::in_flight(r, step);
+  const auto* const flight = s.drafts == Drafts::tree ? State::in_flight(r, step) : nullptr;
   if (flight != nullptr && !flight->guessed && num_tokens - 1 > flight->drafts) {
     throw StateError(fmt::format(
         "accept() of step {} with {} tokens of request {}, so that drafts stand at [{}, {}); say "
@@ -213,7 +152,8 @@ MovePlan Ledger::accept(Step step, RequestId request, std::int64_t num_tokens,
   MovePlan none;
   none.step = moved_as;
   const auto* const flight = State::in_flight(r, step);
-  if (flight == nullptr) {  // its tokens stay where they were computed, or its rows are not wanted
+  // Else its tokens stay where they were computed, or its rows are not wanted.
+  if (flight == nullptr || s.drafts == Drafts::chain) {
     s.check_in_place(r, request, step, accepted);
     s.stand(r, step, num_tokens);
     return none;
@@ -226,21 +166,20 @@ MovePlan Ledger::accept(Step step, RequestId request, std::int64_t num_tokens,
 
   for (std::int64_t position = start; position < end; ++position) {
     const auto index = static_cast<std::size_t>(position - start);
-    const auto place = s.own_place(r, position);
-    if (!place) continue;
     const bool stays = position - start < count && accepted[index] == position - start;
-    const bool ours = s.row_of(r, position, step).step() != 0;
-    if (ours && !stays) s.book.set(place->block, place->offset, {});
+    if (!stays) s.drop_row_of(r, position, step);
   }
   for (std::size_t i = 0; i < settled.stamps.size(); ++i) {
-    const auto place = s.own_place(r, start + static_cast<std::int64_t>(i));
-    const bool stays = accepted[i] == static_cast<std::int64_t>(i);
-    // A row that was put in its place before its token was accepted is no longer a draft's.
-    if (place && !(stays && settled.stamps[i].step() == 0)) {
-      s.book.set(place->block, place->offset, settled.stamps[i]);
+    const std::int64_t position = start + static_cast<std::int64_t>(i);
+    const RowStamp stamp = settled.stamps[i];
+    const auto place = s.own_place(r, position);
+    if (accepted[i] == static_cast<std::int64_t>(i)) {
+      if (stamp.step() != 0) s.set_row_of(r, position, step, stamp);
+    } else if (place) {
+      State::forget_origins(r, {position, position + 1});
+      s.book.set(place->block, place->offset, stamp);
     }
   }
-  State::forget_origins(r, {start, start + count});
   if (!settled.plan.to.empty()) s.last = s.last_put = s.last_accept = moved_as;
   s.stand(r, step, num_tokens);
   return std::move(settled.plan);
@@ -273,6 +212,10 @@ void Ledger::State::drop_rejected(Request& request, const Request::InFlight& fli
   for (Request::Origin& origin : request.origins) {
     if (origin.position >= end) origin.position -= removed;
   }
+  forget_covered(request, {start, end});
+  for (Request::Covered& row : request.covered) {
+    if (row.position >= end) row.position -= removed;
+  }
 }
 
 void Ledger::accept_blocks(Step step, RequestId request, std::int64_t num_tokens,
@@ -286,20 +229,25 @@ void Ledger::accept_blocks(Step step, RequestId request, std::int64_t num_tokens
         block_size()));
   }
   const auto* const found = State::in_flight(r, step);
-  if (found == nullptr) {
+  if (found == nullptr || s.drafts == Drafts::chain) {
     s.check_in_place(r, request, step, accepted);
     s.stand(r, step, num_tokens);
     return;
   }
   const State::Request::InFlight flight = *found;
+  if (flight.guessed) {
+    throw StateError(fmt::format(
+        "accept_blocks() of step {} of request {}, which was reported to begin at position {}, but "
+        "it is not known to; accept the steps before it, and report it again where it begins",
+        step, request, flight.positions.start));
+  }
   const std::int64_t start = flight.positions.start;
   const std::int64_t count = State::count_standing(flight, num_tokens);
   detail::check_accepted(step, request, flight.positions, flight.drafts, count, accepted);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t computed_at = start + accepted[static_cast<std::size_t>(i)];
-    const auto place = s.own_place(r, computed_at);
     const RowStamp row = s.row_of(r, computed_at, step);
-    if (place && row.is_draft()) s.book.set(place->block, place->offset, row.standing());
+    if (row.step() != 0) s.set_row_of(r, computed_at, step, row.standing());
   }
   s.drop_rejected(r, flight, accepted);
   s.stand(r, step, num_tokens);

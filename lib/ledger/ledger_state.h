@@ -21,7 +21,7 @@ struct MOETAP_HIDDEN Ledger::State {
 
   struct Request {
     explicit Request(std::pmr::memory_resource* memory)
-        : claims(memory), origins(memory), in_flight(memory) {}
+        : claims(memory), origins(memory), covered(memory), in_flight(memory) {}
 
     // The step that computed a row which was moved before its token was known to be accepted.
     struct Origin {
@@ -29,7 +29,15 @@ struct MOETAP_HIDDEN Ledger::State {
       Step step = 0;
     };
 
-    // A step with drafts, or one after it, until accept() says which were accepted.
+    // A row under that of a later step in flight, which may begin elsewhere than reported. If it
+    // does, this row is the position's again.
+    struct Covered {
+      std::int64_t position = 0;
+      detail::RowStamp stamp;
+    };
+
+    // A step with drafts, or one after it, until accept() says which were accepted. It may be
+    // reported again.
     struct InFlight {
       Step step = 0;
       TokenRange positions;
@@ -41,8 +49,9 @@ struct MOETAP_HIDDEN Ledger::State {
 
     Claims claims;  // in order of the positions; none if rows are not wanted
     std::pmr::vector<Origin> origins;
+    std::pmr::vector<Covered> covered;
     std::pmr::vector<InFlight> in_flight;
-    std::int64_t computed = 0;  // positions below were scheduled or hit
+    std::int64_t computed = 0;  // positions below were scheduled, hit, or sampled from
     std::int64_t num_tokens = 0;
     std::int64_t start = 0;
     std::int64_t placed = 0;  // tokens when it started or resumed
@@ -80,13 +89,16 @@ struct MOETAP_HIDDEN Ledger::State {
   static void forget_origins(Request& request, TokenRange positions);
   void reject(Request& request, Step step);
 
-  // The position of the step's first draft, if it computes these positions.
-  std::int64_t first_draft(const Request& request, TokenRange positions) const;
   Request::InFlight planned(const Request& request, Step step, TokenRange positions) const;
-  void remember(Request& request, const Request::InFlight& flight) const;
-  static bool is_guess(const Request& request, const Request::InFlight& flight);
+  bool may_be_corrected(const Request& request, const Request::InFlight& flight) const;
+  bool is_guess(const Request& request, const Request::InFlight& flight) const;
   void settle_begin(Request& request, Request::InFlight& flight);
   static const Request::InFlight* in_flight(const Request& request, Step step);
+  std::size_t num_rows(const Request& request, TokenRange positions) const;
+  void compute(Request& request, const Request::InFlight& flight);
+  void cover(Request& request, const Request::InFlight& flight);
+  void withdraw(Request& request, Step step);
+  static void forget_covered(Request& request, TokenRange positions);
   bool of_earlier_run(const Request& request, Step step) const {
     return request.preempted || step <= request.preempted_in;
   }
@@ -103,7 +115,13 @@ struct MOETAP_HIDDEN Ledger::State {
     int offset;
   };
   std::optional<Place> own_place(const Request& request, std::int64_t position) const;
+  detail::RowStamp stamp_at(const Place& place) const {
+    return book.stamps(place.block)[static_cast<std::size_t>(place.offset)];
+  }
+  bool is_on_top(const Request& request, std::int64_t position, Step step) const;
   detail::RowStamp row_of(const Request& request, std::int64_t position, Step step) const;
+  void set_row_of(Request& request, std::int64_t position, Step step, detail::RowStamp stamp);
+  void drop_row_of(Request& request, std::int64_t position, Step step);
   struct Settlement;
   Settlement settle(const Request& request, const Request::InFlight& flight,
                     std::span<const std::int64_t> accepted, Step moved_as) const;

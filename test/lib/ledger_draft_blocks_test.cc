@@ -92,6 +92,21 @@ TEST_F(LedgerDraftBlocks, NothingIsLeftInABlockThatWasGivenUp) {  // H9
   EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.5 missing ");
 }
 
+// Which blocks the request would have then is not known.
+TEST_F(LedgerDraftBlocks, RefusesAStepOfWhichItIsNotKnownWhereItBegins) {
+  ledger.schedule(3, 1, {5, 8}, Blocks{8, 9, 10});
+  land(2, {5, 6, 7});
+  land(3, {8, 9, 10});
+  expect_throw<StateError>(
+      [&] {
+        ledger.accept_blocks(3, 1, 7, Tokens{0, 2});
+      },
+      {"step 3 of request 1", "position 5", "accept the steps before it"});
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+  ledger.accept_blocks(3, 1, 7, Tokens{0, 2});
+  EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.5 2.7 3.8 3.10 ");
+}
+
 TEST_F(LedgerDraftBlocks, RefusesWhatCannotBe) {
   land(2, {5, 6, 7});
   expect_throw<RangeError>([&] { ledger.accept_blocks(2, 1, 5, Tokens{0, 3}); }, {"token 3"});

@@ -45,10 +45,10 @@ TEST_P(LedgerDrafts, ATokenThatIsNoDraftStandsWhereItIs) {
   compute(2, {2, 6});
   expect_throw<ArgumentError>(
       [&] {
-        ledger.accept(2, 1, 5, Tokens{1, 2}, 3);
+        (void)ledger.accept(2, 1, 5, Tokens{1, 2}, 3);
       },
       {"step 2", "token 1 at place 0", "begin at token 1"});
-  EXPECT_NO_THROW(ledger.accept(2, 1, 5, Tokens{0, 2}, 3));
+  EXPECT_NO_THROW((void)ledger.accept(2, 1, 5, Tokens{0, 2}, 3));
 }
 
 TEST_P(LedgerDrafts, ATokenThatStandsElsewhereIsFollowedByItsRow) {
@@ -146,15 +146,24 @@ TEST_P(LedgerDrafts, ARowThatALaterStepOverwroteFirstIsMissing) {
   EXPECT_EQ(read(ledger.finish(1, 6)), "1.0 1.1 2.0 missing 3.0");
 }
 
-// It was not told of the move before the slot was computed anew.
-TEST_P(LedgerDrafts, ARowIsGoneFromWhereALaterStepWasReported) {
-  compute(1, {0, 2});
-  ledger.schedule(2, 1, {2, 5});
-  ledger.schedule(3, 1, {5, 6});
-  land(2, {2, 5});
-  ledger.schedule(3, 1, {4, 5});
-  EXPECT_TRUE(ledger.accept(2, 1, 5, Tokens{0, 2}, 4).from.empty());
-  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 missing");
+// Whether it was gone is seen when it is moved.
+TEST_P(LedgerDrafts, ARowMovesFromWhereALaterStepWasReported) {
+  for (const bool overwritten : {false, true}) {
+    SCOPED_TRACE(overwritten);
+    const RequestId request(overwritten ? 2 : 1);
+    const Step step(overwritten ? 11 : 1);
+    if (overwritten) admit(2, 2);
+    compute(step, {0, 2}, request);
+    ledger.schedule(step + 1, request, {2, 5});
+    ledger.schedule(step + 2, request, {5, 6});
+    land(step + 1, {2, 5}, request);
+    ledger.schedule(step + 2, request, {4, 5});
+    if (overwritten) land(step + 2, {4, 5}, request);
+    const MovePlan moved = ledger.accept(step + 1, request, 5, Tokens{0, 2}, step + 3);
+    EXPECT_EQ(move_rows(reader, moved, kAtOnce), overwritten ? 0u : 1u);
+    EXPECT_EQ(read(ledger.finish(request, 5)),
+              overwritten ? "11.0 11.1 12.0 missing" : "1.0 1.1 2.0 2.2");
+  }
 }
 
 TEST_P(LedgerDrafts, AMoveWaitsForItsStepAndForNoLaterOne) {

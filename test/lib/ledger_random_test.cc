@@ -79,12 +79,13 @@ TEST(LedgerRandom, NoHistoryMakesAWrongRowClaimToBeRight) {
   }
   // Everything happened, and often: else the above says little.
   for (const Event event :
-       {Event::present,     Event::missing,      Event::stale,       Event::clobbered,
-        Event::prefix_hits, Event::preemptions,  Event::aborts,      Event::finished,
-        Event::rejected,    Event::corrected,    Event::misreported, Event::tree_moves,
-        Event::kept,        Event::sampled_late, Event::moves,       Event::rows_moved,
-        Event::copies,      Event::fills,        Event::flushes,     Event::forgotten,
-        Event::taken_early, Event::held_back,    Event::failed_steps}) {
+       {Event::present,     Event::missing,      Event::stale,        Event::clobbered,
+        Event::prefix_hits, Event::preemptions,  Event::aborts,       Event::finished,
+        Event::rejected,    Event::corrected,    Event::misreported,  Event::tree_moves,
+        Event::kept,        Event::sampled_late, Event::moves,        Event::rows_moved,
+        Event::copies,      Event::fills,        Event::flushes,      Event::forgotten,
+        Event::taken_early, Event::held_back,    Event::failed_steps, Event::guessed_again,
+        Event::uncovered}) {
     EXPECT_GT(counts[event], 1000) << kEventNames[static_cast<std::size_t>(event)];
   }
   EXPECT_GT(counts[Event::present],

@@ -99,7 +99,7 @@ TEST_P(LedgerMisreported, HasNoneIfItBeginsLaterThanReported) {
   ledger.schedule(3, 1, {3, 6});
   land(3, {4, 7});
   EXPECT_TRUE(ledger.accept(3, 1, 8, Tokens{0, 2, 1}, 4).from.empty());
-  EXPECT_EQ(read(ledger.finish(1, 8)), "1.0 1.1 2.0 missing missing missing missing");
+  EXPECT_EQ(read(ledger.finish(1, 8)), "1.0 1.1 2.0 2.1 missing missing missing");
 }
 
 TEST_P(LedgerMisreported, MayBeReportedAgainBeforeOrAfter) {

@@ -17,6 +17,7 @@ EngineOptions EngineOptions::draw(Dice& dice) {
   options.trees = options.most_drafts > 0 && dice.chance(50);
   if (options.trees) options.most_drafts += static_cast<int>(dice.draw(2));
   options.keeps = dice.chance(50);
+  options.guess = static_cast<Guess>(dice.draw(2));
   return options;
 }
 
@@ -108,15 +109,16 @@ void Engine::schedule() {
     if (!request.run || chance(15)) continue;
     Work work = next_work(request);
     std::vector<BlockId> fresh;
-    if (work.positions.size() == 0 || !give_blocks(request, work.positions.end, fresh)) continue;
+    const std::int64_t reach = std::max(request.reach, request.computed) + work.positions.size();
+    if (work.positions.size() == 0 || !give_blocks(request, reach, fresh)) continue;
     for (const BlockId fresh_id : fresh) request.blocks.push_back(fresh_id);
     ledger_.schedule(step.step, id, work.positions, fresh);
     history_.note("step {}: positions [{}, {}) of request {}", step.step, work.positions.start,
                   work.positions.end, id);
     work.blocks = request.blocks;
     set_rows(request, work, step.step);
-    request.computed = work.positions.end;
-    request.elsewhere = 0;
+    request.computed = guess_end(work);
+    request.reach = reach;
     request.known_to_worker = true;
     if (work.prefill) cache(request, request.computed);
     scheduled_.insert(id);
@@ -162,13 +164,25 @@ void Engine::set_rows(Request& request, Work& work, Step step) {
   if (static_cast<std::int64_t>(request.rows.size()) < work.positions.end) {
     request.rows.resize(static_cast<std::size_t>(work.positions.end));
   }
+  request.known = std::max(request.known, work.positions.end);
   work.rows.clear();
+  for (std::int64_t p = 0; p < std::ssize(request.rows); ++p) uncover(request, p, step);
   for (std::int64_t p = work.positions.start; p < work.positions.end; ++p) {
     work.rows.push_back(oracle_.make(step));
-    const RowRef known = request.wants_rows ? work.rows.back() : nullptr;
-    at(request.rows, p) = known;
-    at(oracle_.belongs, slot_of(request.blocks, p)) = known;
+    if (request.wants_rows) {
+      cover(request, p, work.rows.back());
+    } else {
+      at(oracle_.belongs, slot_of(request.blocks, p)) = nullptr;
+    }
   }
+}
+
+// Where the next step begins.
+std::int64_t Engine::guess_end(const Work& work) {
+  using enum EngineOptions::Guess;
+  if (work.prefill || options_.guess == all) return work.positions.end;
+  const std::int64_t drafts = work.positions.size() - 1;
+  return work.positions.start + 1 + (options_.guess == none ? 0 : draw(drafts));
 }
 
 // The oldest step runs; false if its worker cannot go on.
@@ -278,26 +292,45 @@ void Engine::output(const Work& work, Step step) {
     if (belongs == row) belongs = nullptr;
     row = nullptr;
   }
+  std::erase_if(request.covered, [&](const auto& covered) {
+    return covered.first >= size(request.tokens) - 1 && covered.second->computed <= step;
+  });
+  settle_guesses(request);
   if (size(request.tokens) == request.most) return finish(request);
   correct(request, true);
   cache(request, size(request.tokens) - 1);
 }
 
-// The step of the request's that runs next begins where this one really ended.
+// The step of the request's that runs next begins where this one really ended. Where the others
+// begin may be guessed again.
 void Engine::correct(Request& request, bool landed) {
-  request.computed = request.run->next;
+  request.computed = request.reach = request.run->next;
+  bool next = true;
   for (InFlight& step : in_flight_) {
     if (step.begun) continue;  // run.next counts it already
     for (Work& work : step.work) {
       if (work.run != request.run) continue;
-      const std::int64_t tokens = work.positions.size();
-      const bool right = work.positions.start == request.run->next;
-      if (request.computed == request.run->next && !right) {
-        correct(request, work, step.step, landed);
+      if (work.positions.start != request.computed) {
+        if (next) {
+          correct(request, work, step.step, landed);
+        } else if (options_.guess != EngineOptions::Guess::all && chance(60)) {
+          guess_again(request, work, step.step);
+        }
       }
-      request.computed += tokens;
+      next = false;
+      request.reach += work.positions.size();
+      request.computed = std::max(request.computed + 1, guess_end(work));
     }
   }
+}
+
+void Engine::guess_again(Request& request, Work& work, Step step) {
+  const TokenRange positions{request.computed, request.computed + work.positions.size()};
+  if (request.wants_rows && moved_since(request, positions, step)) return;
+  work.positions = positions;
+  ledger_.schedule(step, request.id, positions);
+  set_rows(request, work, step);
+  ++counts_[Event::guessed_again];
 }
 
 // Of a tree, the ledger may not be told, or refuse to be told since blocks moved: it then knows

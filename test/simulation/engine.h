@@ -30,12 +30,15 @@ struct EngineOptions {
   // When rows of requests that are over are read: at once; later, with the blocks held; later, or
   // early if a block is to be reused; or later, with no care at all.
   enum class Reading { at_once, held, early, careless };
+  // How many drafts of a step in flight the next step is scheduled after.
+  enum class Guess { all, none, any };
 
   int num_blocks = 16;
   int depth = 1;  // steps in flight
   int most_drafts = 0;
   bool trees = false;  // they form one
   bool keeps = false;  // what a preempted run sampled
+  Guess guess = Guess::all;
   Reading reading = Reading::at_once;
   bool publish_all = true;    // also rows that were not asked for
   bool per_request = false;   // the worker keeps the rows, and hands over a request's at its end
@@ -101,17 +104,19 @@ class Engine {
     bool wants_rows = true;
     std::shared_ptr<Run> run;  // null: preempted
     std::vector<BlockId> blocks;
-    std::int64_t computed = 0;     // by the steps so far, as the scheduler believes
-    std::int64_t hits = 0;         // positions below were not computed
-    std::int64_t elsewhere = 0;    // positions that need no computing, unknown to the ledger
-    RowRefs rows;                  // by position
-    std::optional<Routes> got;     // what its client has
-    std::optional<Routes> before;  // of another engine
-    bool goes_on = false;          // elsewhere
-    bool known_to_worker = false;  // some of it was scheduled
-    bool keeps = false;            // what was sampled before its last preemption
-    std::int64_t kept = 0;         // rows below were read then
-    std::int64_t unkept = 0;       // rows below that were not are of no run that counts
+    std::int64_t computed = 0;  // by the steps so far, as the scheduler believes
+    std::int64_t reach = 0;     // or by them at most
+    std::int64_t hits = 0;      // positions below were not computed
+    std::int64_t known = 0;     // up to where the ledger was told of rows
+    RowRefs rows;               // by position
+    std::vector<std::pair<std::int64_t, RowRef>> covered;  // by rows of steps in flight
+    std::optional<Routes> got;                             // what its client has
+    std::optional<Routes> before;                          // of another engine
+    bool goes_on = false;                                  // elsewhere
+    bool known_to_worker = false;                          // some of it was scheduled
+    bool keeps = false;       // what was sampled before its last preemption
+    std::int64_t kept = 0;    // rows below were read then
+    std::int64_t unkept = 0;  // rows below that were not are of no run that counts
   };
   struct Work {  // of one request in one step
     RequestId request = 0;
@@ -164,8 +169,6 @@ class Engine {
     const BlockId block = blocks.at(static_cast<std::size_t>(position / kBlock));
     return first_slot(block, kBlock) + position % kBlock;
   }
-  // Up to where the ledger was told of rows.
-  static std::int64_t known(const Request& request) { return request.computed - request.elsewhere; }
   template <class T>
   static std::int64_t size(const std::vector<T>& tokens) {
     return static_cast<std::int64_t>(tokens.size());
@@ -189,6 +192,7 @@ class Engine {
   Work next_work(const Request& request);
   bool give_blocks(Request& request, std::int64_t end, std::vector<BlockId>& fresh);
   void set_rows(Request& request, Work& work, Step step);
+  std::int64_t guess_end(const Work& work);
   bool land();
   void begin(InFlight& step);
   void await();
@@ -196,6 +200,7 @@ class Engine {
   void output(const Work& work, Step step);
   void correct(Request& request, bool landed);
   void correct(Request& request, Work& work, Step step, bool landed);
+  void guess_again(Request& request, Work& work, Step step);
   void drain();
 
   // engine_drafts.cc: trees of drafts, and runs whose tokens are kept
@@ -206,6 +211,10 @@ class Engine {
   std::vector<BlockId> blocks_of_drafts();
   bool moved_since(const Request& request, TokenRange positions, Step step);
   void lose_rows(Request& request, TokenRange positions, Step step);
+  void cover(Request& request, std::int64_t position, const RowRef& row);
+  void uncover(Request& request, std::int64_t position, Step step);
+  static RowRef row_of(const Request& request, std::int64_t position, Step step);
+  void settle_guesses(Request& request);
   void keep(Request& request);
   void output_late(const Work& work, Step step);
 

@@ -143,8 +143,7 @@ void Engine::fill(Request& request) {
   put.fill = ledger_.fill(++step_, request.id, work.positions);
   ++counts_[Event::fills];
   set_rows(request, work, step_);
-  request.computed = request.run->next = work.positions.end;
-  request.elsewhere = 0;
+  request.computed = request.reach = request.run->next = work.positions.end;
   if (!request.wants_rows) return;
   for (std::int64_t p = work.positions.start; p < work.positions.end; ++p) {
     RowRef& row = at(work.rows, p - work.positions.start);
@@ -247,7 +246,9 @@ void Engine::carry(MovePlan plan, const std::vector<BlockMove>& moves, Request* 
     const std::vector<BlockId> old = request.blocks;
     for (std::size_t i = 0; i < old.size(); ++i) {
       for (const auto& [from, to] : moves) {
-        if (old[i] == from) request.blocks[i] = to;
+        if (old[i] != from) continue;
+        request.blocks[i] = to;
+        std::erase_if(request.covered, [&](const auto& c) { return c.first / kBlock == int(i); });
       }
     }
     for (RowRef& row : request.rows) {
@@ -379,8 +380,7 @@ void Engine::load(Request& request) {
     }
   }
   drop_views();
-  request.computed = request.run->next = work.positions.end;
-  request.elsewhere = 0;
+  request.computed = request.reach = request.run->next = work.positions.end;
   std::int64_t found = 0;
   try {
     found =

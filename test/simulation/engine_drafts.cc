@@ -20,8 +20,9 @@ std::vector<std::int64_t> Engine::draw_path(std::int64_t tokens) {
 // The tokens that stand are told, and their keys and values move to where they stand.
 void Engine::accept_tree(Request& request, const Work& work, Step step) {
   const std::int64_t start = work.positions.start;
-  const std::int64_t count = std::min(size(request.tokens) - 1, work.positions.end) - start;
-  if (request.wants_rows && work.told && count > 1 && chance(20)) {
+  const std::int64_t end = std::min(size(request.tokens) - 1, work.positions.end);
+  const std::int64_t count = request.wants_rows && work.told ? end - start : 0;
+  if (count > 1 && chance(20)) {
     require_refusal<StateError>("H30: drafts that stand, of which it was not told",
                                 [&] { ledger_.accept(step, request.id, size(request.tokens)); });
     ++counts_[Event::refused_calls];
@@ -30,18 +31,24 @@ void Engine::accept_tree(Request& request, const Work& work, Step step) {
   MovePlan plan = ledger_.accept(step, request.id, size(request.tokens), work.path, moved_as_);
   Put put;
   std::vector<Slot> from;
-  const RowRefs computed = request.rows;
-  for (std::int64_t i = 0; request.wants_rows && i < count; ++i) {
+  RowRefs stand;
+  for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t computed_at = start + work.path.at(static_cast<std::size_t>(i));
-    RowRef row = at(computed, computed_at);
-    if (row && row->computed != step) row = nullptr;  // a later step's, which was corrected already
+    RowRef row = row_of(request, computed_at, step);
     if (computed_at != start + i && row && row->step > flushed_) {
       put.before.push_back(row);
       row = oracle_.move(row, plan.step);
       put.after.push_back(row);
       from.push_back(slot_of(request.blocks, computed_at));
     }
-    at(request.rows, start + i) = at(oracle_.belongs, slot_of(request.blocks, start + i)) = row;
+    stand.push_back(row);
+  }
+  for (std::int64_t p = start; request.wants_rows && p < work.positions.end; ++p) {
+    const bool stays =
+        p - start < count && work.path.at(static_cast<std::size_t>(p - start)) == p - start;
+    if (!stays) uncover(request, p, step);
+    if (stays || p - start >= count) continue;
+    at(request.rows, p) = at(oracle_.belongs, slot_of(request.blocks, p)) = at(stand, p - start);
   }
   require(plan.from == from, "{} rows of request {} would be moved, not {}", plan.from.size(),
           request.id, from.size());
@@ -119,19 +126,69 @@ bool Engine::moved_since(const Request& request, TokenRange positions, Step step
 
 // The step does not begin where the ledger believes: it knows none of its rows until it is told.
 void Engine::lose_rows(Request& request, TokenRange positions, Step step) {
-  for (std::int64_t p = positions.start; p < positions.end; ++p) {
-    RowRef& row = at(request.rows, p);
-    if (!row || row->computed != step) continue;
-    RowRef& belongs = at(oracle_.belongs, slot_of(request.blocks, p));
-    if (belongs == row) belongs = nullptr;
-    row = nullptr;
+  for (std::int64_t p = positions.start; p < positions.end; ++p) uncover(request, p, step);
+}
+
+// A later step may have a row there already. One that moved while its step is in flight is not
+// kept.
+void Engine::cover(Request& request, std::int64_t position, const RowRef& row) {
+  RowRef& top = at(request.rows, position);
+  if (top && top->step > row->step) {
+    request.covered.emplace_back(position, row);
+    return;
+  }
+  const bool moved =
+      top && top->step != top->computed &&
+      std::ranges::find(in_flight_, top->computed, &InFlight::step) != in_flight_.end();
+  if (top && !moved) request.covered.emplace_back(position, top);
+  top = at(oracle_.belongs, slot_of(request.blocks, position)) = row;
+}
+
+// The step has no row there any more, and what was under it has.
+void Engine::uncover(Request& request, std::int64_t position, Step step) {
+  if (position >= std::ssize(request.rows)) return;
+  RowRef& top = at(request.rows, position);
+  const bool on_top = top && top->computed == step;
+  auto newest = request.covered.end();
+  for (auto it = request.covered.begin(); it != request.covered.end(); ++it) {
+    if (it->first != position || (!on_top && it->second->computed != step)) continue;
+    if (newest == request.covered.end() || it->second->step > newest->second->step) newest = it;
+  }
+  const bool found = newest != request.covered.end();
+  if (on_top) {
+    const RowRef under = found ? newest->second : nullptr;
+    RowRef& belongs = at(oracle_.belongs, slot_of(request.blocks, position));
+    if (belongs == top) belongs = under;
+    top = under;
+    counts_[Event::uncovered] += found;
+  }
+  if (found) request.covered.erase(newest);
+}
+
+RowRef Engine::row_of(const Request& request, std::int64_t position, Step step) {
+  const RowRef& top = at(request.rows, position);
+  if (top && top->computed == step) return top;
+  for (const auto& [covered_at, row] : request.covered) {
+    if (covered_at == position && row->computed == step) return row;
+  }
+  return nullptr;
+}
+
+// Steps in flight begin after what stands now, whatever was reported.
+void Engine::settle_guesses(Request& request) {
+  const std::int64_t end = std::min(size(request.tokens) - 1, std::ssize(request.rows));
+  request.known = std::max(request.known, size(request.tokens) - 1);
+  for (const InFlight& step : in_flight_) {
+    const auto work = std::ranges::find(step.work, request.run, &Work::run);
+    if (work == step.work.end() || work->prefill) continue;
+    for (std::int64_t p = 0; p < end; ++p) uncover(request, p, step.step);
   }
 }
 
 // Its client keeps what it sampled, and so the rows that it came of.
 void Engine::keep(Request& request) {
   const bool sampled = request.wants_rows && size(request.tokens) > request.run->prefill;
-  const std::int64_t end = std::min(size(request.tokens) - 1, known(request));
+  const std::int64_t end = std::min(size(request.tokens) - 1, request.known);
   const TokenRange range{request.start, sampled ? std::max(request.start, end) : request.start};
   const Oracle::Expected expected = expect(request, range);
   const RowPlan plan = ledger_.preempt_keeping(request.id);

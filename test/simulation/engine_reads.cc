@@ -15,7 +15,7 @@ void Engine::ask(Request& request) {
   const bool all = !request.got || chance(30);
   const std::int64_t start =
       all ? request.kept + draw(most - request.kept) : request.got->range().end;
-  const TokenRange range{start, std::max(start, std::min(most, known(request)))};
+  const TokenRange range{start, std::max(start, std::min(most, request.known))};
   const RowPlan plan = ledger_.rows_since(request.id, start);
   require(plan.range == range, "rows since {} of request {} are [{}, {}), not [{}, {})", start,
           request.id, plan.range.start, plan.range.end, range.start, range.end);

@@ -49,6 +49,7 @@ bool Engine::place(Request& request, bool resumed, std::int64_t elsewhere) {
   }
   blocks.insert(blocks.end(), fresh.begin(), fresh.end());
   request.rows.clear();
+  request.covered.clear();
   std::int64_t known = cached;  // of the cached positions, from the front
   for (std::int64_t p = 0; p < cached; ++p) {
     const RowRef& row = at(oracle_.belongs, slot_of(blocks, p));
@@ -68,8 +69,8 @@ bool Engine::place(Request& request, bool resumed, std::int64_t elsewhere) {
                 resumed ? " again" : "", request.tokens.size(), cached);
   counts_[Event::prefix_hits] += cached;
   request.blocks = std::move(blocks);
-  request.computed = std::max(cached, elsewhere);
-  request.elsewhere = request.computed - cached;
+  request.computed = request.reach = std::max(cached, elsewhere);
+  request.known = cached;
   request.hits = request.computed;
   request.run = std::make_shared<Run>(Run{request.computed, size(request.tokens), false});
   if (!options_.per_request && chance(15))
@@ -88,7 +89,8 @@ void Engine::preempt(Request& request) {
   for (const BlockId id : request.blocks) --block(id).users;
   request.blocks.clear();
   request.rows.clear();
-  request.computed = request.elsewhere = 0;
+  request.covered.clear();
+  request.computed = request.reach = request.known = 0;
 }
 
 void Engine::finish(Request& request) {
@@ -105,7 +107,7 @@ void Engine::finish(Request& request) {
 }
 
 void Engine::abort(Request& request) {
-  const std::int64_t end_of_rows = std::min(size(request.tokens) - 1, known(request));
+  const std::int64_t end_of_rows = std::min(size(request.tokens) - 1, request.known);
   const TokenRange range{request.start,
                          std::max(request.start, request.wants_rows ? end_of_rows : 0)};
   Oracle::Expected expected = expect(request, range);

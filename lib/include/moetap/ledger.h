@@ -88,16 +88,21 @@ class MOETAP_API Ledger {
 
   // `step` computes `positions` of the request, which gets `new_blocks` after those it has. With
   // drafts, positions are those of the slots in which the tokens are computed, whatever their depth
-  // in a tree. Drafts are the tokens after the first one and after those that are known. A step in
-  // flight may be reported again with other positions. Asynchronous speculation needs this: only
-  // the worker knows how many tokens of the previous step were accepted.
+  // in a tree. Drafts are the tokens after the first one and after those that are known.
+  //
+  // Asynchronous speculation guesses where a step begins: only the worker knows how many tokens of
+  // the previous step were accepted. So steps with drafts, and steps after them, may be reported
+  // again with other positions until they are accepted: in any order, and as often as the guess
+  // changes. Nothing is left of what was reported before. Steps in flight may lie over each other.
+  // A position has the row of the newest step that covers it, and once that step is reported
+  // elsewhere, the row that it covered. This holds for the newest 64 steps of a request.
   //
   // RangeError if the positions leave the blocks. StateError if
   // - a position lies in a block that the request shares or lost;
   // - a position lies in a block that others hit whole, and has another row there;
   // - rows were put into the block under this or a later step;
   // - the step is in flight and the block moved there (the step writes to the block's old place);
-  // - a later step already has the row;
+  // - a later step already has the row, and this one is not in flight;
   // - move() or fill() used the step, or used a later one and the step is new to the request;
   // - a new block is held.
   void schedule(Step step, RequestId request, TokenRange positions,
@@ -105,9 +110,10 @@ class MOETAP_API Ledger {
 
   // `step` came back. The request's sequence now has `num_tokens` accepted tokens: the prompt and
   // those that were sampled or accepted, up to the last token that `step` sampled. What steps up to
-  // this one computed from there on belonged to rejected drafts, and is no longer a row. If a later
-  // step in flight really begins elsewhere than reported, report it again; otherwise its rows are
-  // missing. A step with drafts has missing rows also if accept() was never called for the step
+  // this one computed from there on belonged to rejected drafts, and is no longer a row. Later
+  // steps begin after it, so what they were reported to compute before it is no row either. If a
+  // later step in flight really begins elsewhere than reported, report it again; otherwise its rows
+  // are missing. A step with drafts has missing rows also if accept() was never called for the step
   // before it: its start is not known. ArgumentError for fewer tokens than the request is known to
   // have. StateError if drafts were accepted and Drafts::chain was not declared: say which, with
   // the next overload.
@@ -130,7 +136,7 @@ class MOETAP_API Ledger {
   // As above with a block size of 1, for an engine that moves no keys and values. Instead the i-th
   // of the step's positions gets the block of token accepted[i]. The blocks of the step's other
   // tokens are given up, and those of later steps in flight move up. ArgumentError for larger
-  // blocks.
+  // blocks. StateError if it is not known where the step begins: accept the steps before it first.
   void accept_blocks(Step step, RequestId request, std::int64_t num_tokens,
                      std::span<const std::int64_t> accepted);
 

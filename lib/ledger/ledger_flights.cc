@@ -1,0 +1,209 @@
+// Steps in flight. Where they begin may be a guess, so they may lie over each other, and each may
+// be reported again.
+#include <algorithm>
+
+#include "lib/internal/injection.h"
+#include "lib/ledger/ledger_state.h"
+
+namespace moetap {
+
+using detail::BlockClaim;
+using detail::RowStamp;
+
+namespace {
+
+// More than any pipeline has. An engine that never calls accept() has no more either.
+constexpr std::size_t kMostInFlight = 64;
+
+}  // namespace
+
+// A decode step's first token was sampled, or will have been. The tokens after it, and after the
+// known tokens, are drafts. What a request had when it was placed is known, and so is where a step
+// begins that computes it.
+Ledger::State::Request::InFlight Ledger::State::planned(const Request& request, Step step,
+                                                        TokenRange positions) const {
+  const auto* const earlier = in_flight(request, step);
+  Request::InFlight flight{
+      .step = step,
+      .positions = positions,
+      .drafts = std::min(positions.end, std::max(positions.start + 1, request.num_tokens)),
+      .after = earlier != nullptr ? earlier->after : request.last,
+      .prefill = positions.start + 1 < request.placed};
+  if (MOETAP_OFF("H30 rows of drafts")) flight.drafts = positions.end;
+  const bool drafted = flight.drafts < positions.end || !request.in_flight.empty();
+  flight.guessed = drafted && is_guess(request, flight);
+  return flight;
+}
+
+// A step begins where the previous one ended. After a step with drafts this is a guess until
+// accept() says how many of them were accepted. Of a chain, a row is that of its position wherever
+// the step begins.
+bool Ledger::State::is_guess(const Request& request, const Request::InFlight& flight) const {
+  if (drafts == Drafts::chain || flight.prefill || MOETAP_OFF("H30 where a step begins")) {
+    return false;
+  }
+  if (flight.after > request.accepted_in) return in_flight(request, flight.after) != nullptr;
+  return flight.positions.start != request.num_tokens - 1;
+}
+
+// Only a step whose number no put can have may be reported again after later puts.
+bool Ledger::State::may_be_corrected(const Request& request,
+                                     const Request::InFlight& flight) const {
+  if (in_flight(request, flight.step) != nullptr) return true;
+  const bool drafted = flight.drafts < flight.positions.end || !request.in_flight.empty();
+  return drafted && flight.step > last_put;
+}
+
+const Ledger::State::Request::InFlight* Ledger::State::in_flight(const Request& request,
+                                                                 Step step) {
+  const auto found = std::ranges::find(request.in_flight, step, &Request::InFlight::step);
+  return found == request.in_flight.end() ? nullptr : &*found;
+}
+
+// A step in flight begins after all tokens that were accepted: its rows before that are of a wrong
+// guess. If a step begins elsewhere than reported, it is not known which of its rows is which
+// token's.
+void Ledger::State::settle_begin(Request& request, Request::InFlight& flight) {
+  if (flight.prefill) return;
+  const auto [start, end] = flight.positions;
+  const std::int64_t first = std::min(end, request.num_tokens - 1);
+  for (std::int64_t p = start; p < first; ++p) drop_row_of(request, p, flight.step);
+  if (drafts == Drafts::chain || flight.after > request.accepted_in) return;
+  flight.guessed = is_guess(request, flight);
+  for (std::int64_t p = start; flight.guessed && p < end; ++p) drop_row_of(request, p, flight.step);
+  for (std::int64_t p = start; !flight.guessed && p < flight.drafts; ++p) {
+    const RowStamp row = row_of(request, p, flight.step);
+    if (row.step() != 0) set_row_of(request, p, flight.step, row.standing());
+  }
+}
+
+// --- the rows of one step
+// --------------------------------------------------------------------------
+
+std::optional<Ledger::State::Place> Ledger::State::own_place(const Request& request,
+                                                             std::int64_t position) const {
+  const auto index = static_cast<std::size_t>(position / book.block_size());
+  if (index >= request.claims.size()) return std::nullopt;
+  const BlockClaim& claim = request.claims[index];
+  if (!claim.owned || !book.stands(claim)) return std::nullopt;
+  return Place{claim.block, static_cast<int>(position % book.block_size())};
+}
+
+// Whether the newest row there is the request's own, which `step` computed: also one that has moved
+// since.
+bool Ledger::State::is_on_top(const Request& request, std::int64_t position, Step step) const {
+  const auto place = own_place(request, position);
+  if (!place) return false;
+  const RowStamp stamp = stamp_at(*place);
+  if (!stamp.is_put()) return stamp.step() == step;
+  return std::ranges::any_of(request.origins, [&](const Request::Origin& origin) {
+    return origin.position == position && origin.step == step;
+  });
+}
+
+// The row that `step` computed there, under those of later steps too; else no row.
+RowStamp Ledger::State::row_of(const Request& request, std::int64_t position, Step step) const {
+  const auto place = own_place(request, position);
+  if (!place) return {};
+  if (is_on_top(request, position, step)) return stamp_at(*place);
+  const auto found = std::ranges::find_if(request.covered, [&](const Request::Covered& row) {
+    return row.position == position && row.stamp.step() == step && !row.stamp.is_put();
+  });
+  return found == request.covered.end() ? RowStamp() : found->stamp;
+}
+
+// Only if row_of() has one.
+void Ledger::State::set_row_of(Request& request, std::int64_t position, Step step, RowStamp stamp) {
+  if (is_on_top(request, position, step)) {
+    const Place place = *own_place(request, position);
+    return book.set(place.block, place.offset, stamp);
+  }
+  for (Request::Covered& row : request.covered) {
+    if (row.position == position && row.stamp.step() == step) row.stamp = stamp;
+  }
+}
+
+// The row that it covered is the position's again.
+void Ledger::State::drop_row_of(Request& request, std::int64_t position, Step step) {
+  const bool on_top = is_on_top(request, position, step);
+  auto newest = request.covered.end();
+  for (auto row = request.covered.begin(); row != request.covered.end(); ++row) {
+    if (row->position != position || (!on_top && row->stamp.step() != step)) continue;
+    if (newest == request.covered.end() || row->stamp.step() > newest->stamp.step()) newest = row;
+  }
+  if (on_top) {
+    const Place place = *own_place(request, position);
+    const bool uncovered = newest != request.covered.end() && !MOETAP_OFF("H30 rows under a guess");
+    forget_origins(request, {position, position + 1});
+    book.set(place.block, place.offset, uncovered ? newest->stamp : RowStamp());
+  }
+  if (newest != request.covered.end()) request.covered.erase(newest);
+}
+
+// --- what a step covers
+// ----------------------------------------------------------------------------
+
+// How many of the positions have a row.
+std::size_t Ledger::State::num_rows(const Request& request, TokenRange positions) const {
+  std::size_t count = 0;
+  for (std::int64_t position = positions.start; position < positions.end; ++position) {
+    const auto place = own_place(request, position);
+    count += place && stamp_at(*place).step() != 0 ? 1 : 0;
+  }
+  return count;
+}
+
+// The rows there are the step's.
+void Ledger::State::compute(Request& request, const Request::InFlight& flight) {
+  std::int64_t drafts_from = flight.guessed ? flight.positions.start : flight.drafts;
+  if (drafts == Drafts::chain) drafts_from = flight.positions.end;
+  for_each_block(flight.positions, [&](std::size_t index, int first, int end) {
+    const auto begin = static_cast<std::int64_t>(index) * book.block_size();
+    const auto draft = std::clamp<std::int64_t>(drafts_from - begin, first, end);
+    book.compute(flight.step, request.claims[index].block, first, static_cast<int>(draft), end);
+  });
+}
+
+// The same, but the rows of earlier steps are kept under those of the step, and rows of later ones
+// stay on top. Drafts that moved are not kept.
+void Ledger::State::cover(Request& request, const Request::InFlight& flight) {
+  const std::size_t before = request.covered.size();
+  const auto [start, end] = flight.positions;
+  for (std::int64_t position = start; position < end; ++position) {
+    const auto place = own_place(request, position);
+    if (!place || stamp_at(*place).step() == 0) continue;
+    const auto moved = std::ranges::find(request.origins, position, &Request::Origin::position);
+    if (moved == request.origins.end()) request.covered.push_back({position, stamp_at(*place)});
+  }
+  compute(request, flight);
+  for (std::size_t i = before; i < request.covered.size(); ++i) {
+    auto& [position, stamp] = request.covered[i];
+    if (stamp.step() < flight.step) continue;
+    const Place place = *own_place(request, position);
+    const RowStamp ours = stamp_at(place);
+    book.set(place.block, place.offset, stamp);
+    stamp = ours;
+  }
+}
+
+// Nothing is left of where the step was reported before. Also makes room for it.
+void Ledger::State::withdraw(Request& request, Step step) {
+  const auto found = std::ranges::find(request.in_flight, step, &Request::InFlight::step);
+  if (found != request.in_flight.end()) {
+    const auto [start, end] = found->positions;
+    request.in_flight.erase(found);
+    if (MOETAP_OFF("H30 rows where a step no longer begins")) return;
+    for (std::int64_t p = start; p < end; ++p) drop_row_of(request, p, step);
+  } else if (request.in_flight.size() >= kMostInFlight) {
+    request.in_flight.erase(
+        std::ranges::min_element(request.in_flight, {}, &Request::InFlight::step));
+  }
+}
+
+void Ledger::State::forget_covered(Request& request, TokenRange positions) {
+  std::erase_if(request.covered, [positions](const Request::Covered& row) {
+    return row.position >= positions.start && row.position < positions.end;
+  });
+}
+
+}  // namespace moetap
