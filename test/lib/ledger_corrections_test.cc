@@ -235,6 +235,13 @@ TEST_P(LedgerChainCorrections, ADraftUnderAGuessThatIsTakenBackHasItsRow) {
   EXPECT_EQ(read(chain.finish(1, 7)), "1.0 1.1 2.0 2.1 2.2 3.0");
 }
 
+TEST_P(LedgerChainCorrections, ADraftUnderAGuessThatWasRejectedDoesNotComeBack) {  // H17
+  land(2, {2, 5});
+  chain.accept(2, 1, 4);
+  for (std::int64_t i = 3; i <= 5; ++i) chain.schedule(Step(i), 1, {20, 23});
+  EXPECT_EQ(read(chain.finish(1, 6)), "1.0 1.1 2.0 missing missing");
+}
+
 TEST_P(LedgerChainCorrections, NothingIsLeftWhereAStepWasReportedBefore) {
   chain.accept(4, 1, 5);
   chain.schedule(5, 1, {4, 47});
