@@ -77,7 +77,7 @@ std::span<const RowStamp> BlockBook::stamps(BlockId block) const {
 }
 
 void BlockBook::compute(Step step, BlockId block, int first, int draft, int end) {
-  at(block).last_write = std::max(at(block).last_write, step);
+  set_last_write(block, step);
   RowStamp* const stamps = mutable_stamps(block);
   std::fill(stamps + first, stamps + draft, RowStamp::computed(step));
   std::fill(stamps + draft, stamps + end, RowStamp::draft(step));

@@ -96,8 +96,11 @@ class BlockBook {
   // The step under which the block's contents were moved there, for the present owner.
   Step moved_in(BlockId block) const { return at(block).moved_in; }
   void set_moved_in(BlockId block, Step step) { at(block).moved_in = step; }
-  // The last step that computes rows of the block, for any request.
+  // The last step that may write to the block, for any request.
   Step last_write(BlockId block) const { return at(block).last_write; }
+  void set_last_write(BlockId block, Step step) {
+    at(block).last_write = std::max(at(block).last_write, step);
+  }
 
   void hold(std::span<const BlockId> blocks, RequestId request);
   void release(std::span<const BlockId> blocks);

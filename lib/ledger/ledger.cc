@@ -80,8 +80,6 @@ void Ledger::State::place(Request& request, const Placement& placement) {
                                         : book.give(placement.blocks[i], i == shared ? part : 0);
     if (request.wants_rows) request.claims.push_back(claim);
   }
-  request.origins.clear();
-  request.covered.clear();
   request.placed = request.num_tokens;
   request.computed = placement.cached;
   request.preempted = false;
@@ -237,6 +235,7 @@ void Ledger::schedule(Step step, RequestId request, TokenRange positions,
     if (r.wants_rows) r.claims.push_back(claim);
   }
   if (r.wants_rows) {
+    if (State::ends_in_drafts(r, flight)) s.reach(r, flight);
     if (in_flight) {
       s.withdraw(r, step);
       s.cover(r, flight);

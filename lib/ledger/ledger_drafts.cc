@@ -78,11 +78,7 @@ void Ledger::State::stand(Request& request, Step step, std::int64_t num_tokens) 
   if (sampled) request.computed = std::max(request.computed, num_tokens - 1);
   request.accepted_in = std::max(request.accepted_in, step);
   for (Request::InFlight& flight : request.in_flight) settle_begin(request, flight);
-  std::erase_if(request.covered, [&](const Request::Covered& row) {
-    return std::ranges::none_of(request.in_flight, [&](const Request::InFlight& flight) {
-      return row.position >= flight.positions.start && row.position < flight.positions.end;
-    });
-  });
+  forget_covered(request, {0, num_tokens - 1});  // by steps that are over
 }
 
 // Tokens whose rows are known: none if the step's start is not known.

@@ -30,9 +30,13 @@ Ledger::State::Request::InFlight Ledger::State::planned(const Request& request, 
       .after = earlier != nullptr ? earlier->after : request.last,
       .prefill = positions.start + 1 < request.placed};
   if (MOETAP_OFF("H30 rows of drafts")) flight.drafts = positions.end;
-  const bool drafted = flight.drafts < positions.end || !request.in_flight.empty();
-  flight.guessed = drafted && is_guess(request, flight);
+  flight.guessed = ends_in_drafts(request, flight) && is_guess(request, flight);
   return flight;
+}
+
+// The step's own, or those of one before it: where the request's next step begins is not known.
+bool Ledger::State::ends_in_drafts(const Request& request, const Request::InFlight& flight) {
+  return flight.drafts < flight.positions.end || !request.in_flight.empty();
 }
 
 // A step begins where the previous one ended. After a step with drafts this is a guess until
@@ -42,7 +46,9 @@ bool Ledger::State::is_guess(const Request& request, const Request::InFlight& fl
   if (drafts == Drafts::chain || flight.prefill || MOETAP_OFF("H30 where a step begins")) {
     return false;
   }
-  if (flight.after > request.accepted_in) return in_flight(request, flight.after) != nullptr;
+  if (flight.after > request.accepted_in) {
+    return flight.after <= request.forgotten || in_flight(request, flight.after) != nullptr;
+  }
   return flight.positions.start != request.num_tokens - 1;
 }
 
@@ -50,8 +56,7 @@ bool Ledger::State::is_guess(const Request& request, const Request::InFlight& fl
 bool Ledger::State::may_be_corrected(const Request& request,
                                      const Request::InFlight& flight) const {
   if (in_flight(request, flight.step) != nullptr) return true;
-  const bool drafted = flight.drafts < flight.positions.end || !request.in_flight.empty();
-  return drafted && flight.step > last_put;
+  return ends_in_drafts(request, flight) && flight.step > last_put;
 }
 
 const Ledger::State::Request::InFlight* Ledger::State::in_flight(const Request& request,
@@ -134,7 +139,6 @@ void Ledger::State::drop_row_of(Request& request, std::int64_t position, Step st
   if (on_top) {
     const Place place = *own_place(request, position);
     const bool uncovered = newest != request.covered.end() && !MOETAP_OFF("H30 rows under a guess");
-    forget_origins(request, {position, position + 1});
     book.set(place.block, place.offset, uncovered ? newest->stamp : RowStamp());
   }
   if (newest != request.covered.end()) request.covered.erase(newest);
@@ -186,6 +190,27 @@ void Ledger::State::cover(Request& request, const Request::InFlight& flight) {
   }
 }
 
+// Where the step may write, whatever was reported: from the last known token on, as far as it gets
+// if all drafts before it are accepted. If the request ends while the step is in flight, nobody
+// reports it again.
+void Ledger::State::reach(const Request& request, const Request::InFlight& flight) {
+  std::int64_t first = flight.positions.start;
+  if (request.forgotten <= request.accepted_in) {  // else accept() is not called
+    first = std::clamp<std::int64_t>(request.num_tokens - 1, 0, first);
+  }
+  std::int64_t last_start = std::max(flight.positions.start, request.num_tokens - 1);
+  std::int64_t tokens = flight.positions.size();
+  for (const Request::InFlight& other : request.in_flight) {
+    first = std::min(first, other.positions.start);
+    last_start = std::max(last_start, other.positions.start);
+    tokens += other.positions.size();
+  }
+  const auto room = static_cast<std::int64_t>(request.claims.size()) * book.block_size();
+  for_each_block({first, std::min(room, last_start + tokens)}, [&](std::size_t index, int, int) {
+    book.set_last_write(request.claims[index].block, flight.step);
+  });
+}
+
 // Nothing is left of where the step was reported before. Also makes room for it.
 void Ledger::State::withdraw(Request& request, Step step) {
   const auto found = std::ranges::find(request.in_flight, step, &Request::InFlight::step);
@@ -195,8 +220,12 @@ void Ledger::State::withdraw(Request& request, Step step) {
     if (MOETAP_OFF("H30 rows where a step no longer begins")) return;
     for (std::int64_t p = start; p < end; ++p) drop_row_of(request, p, step);
   } else if (request.in_flight.size() >= kMostInFlight) {
-    request.in_flight.erase(
-        std::ranges::min_element(request.in_flight, {}, &Request::InFlight::step));
+    const auto oldest = std::ranges::min_element(request.in_flight, {}, &Request::InFlight::step);
+    request.forgotten = oldest->step;
+    request.in_flight.erase(oldest);
+    std::erase_if(request.covered, [&](const Request::Covered& row) {
+      return row.stamp.step() <= request.forgotten;
+    });
   }
 }
 

@@ -58,20 +58,17 @@ MovePlan Ledger::State::carry(Step step, std::span<const BlockMove> moves) {
   return plan;
 }
 
-// Keeps the steps of drafts that move: their stamps no longer have them after the move. Rows that
-// are covered do not move.
+// Keeps the steps of drafts that move along: their stamps no longer have them after the move. Rows
+// that are covered do not move.
 void Ledger::State::keep_origins(Request& request, std::size_t index) const {
   const BlockClaim& claim = request.claims[index];
   const std::int64_t begin = static_cast<std::int64_t>(index) * book.block_size();
   forget_covered(request, {begin, begin + book.block_size()});
   const auto stamps = book.stamps(claim.block);
   for (int offset = 0; offset < book.block_size(); ++offset) {
-    const Step step = stamps[offset].step();
-    if (stamps[offset].is_put() || step == 0) continue;
     const bool stands = begin + offset < request.num_tokens - 1;
-    if (!stands || in_flight(request, step) != nullptr) {
-      request.origins.push_back({begin + offset, step});
-    }
+    if (stands || stamps[offset].is_put() || stamps[offset].step() <= flushed) continue;
+    request.origins.push_back({begin + offset, stamps[offset].step()});
   }
 }
 
@@ -169,7 +166,6 @@ FillPlan Ledger::fill(Step step, RequestId request, TokenRange positions) {
     });
     r.computed = std::max(r.computed, positions.end);
     State::forget_origins(r, positions);
-    State::forget_covered(r, positions);
   }
   s.last = s.last_put = step;
   return plan;

@@ -51,6 +51,7 @@ struct MOETAP_HIDDEN Ledger::State {
     std::pmr::vector<Origin> origins;
     std::pmr::vector<Covered> covered;
     std::pmr::vector<InFlight> in_flight;
+    Step forgotten = 0;         // steps up to this one are no longer in `in_flight`
     std::int64_t computed = 0;  // positions below were scheduled, hit, or sampled from
     std::int64_t num_tokens = 0;
     std::int64_t start = 0;
@@ -90,12 +91,14 @@ struct MOETAP_HIDDEN Ledger::State {
   void reject(Request& request, Step step);
 
   Request::InFlight planned(const Request& request, Step step, TokenRange positions) const;
+  static bool ends_in_drafts(const Request& request, const Request::InFlight& flight);
   bool may_be_corrected(const Request& request, const Request::InFlight& flight) const;
   bool is_guess(const Request& request, const Request::InFlight& flight) const;
   void settle_begin(Request& request, Request::InFlight& flight);
   static const Request::InFlight* in_flight(const Request& request, Step step);
   std::size_t num_rows(const Request& request, TokenRange positions) const;
   void compute(Request& request, const Request::InFlight& flight);
+  void reach(const Request& request, const Request::InFlight& flight);
   void cover(Request& request, const Request::InFlight& flight);
   void withdraw(Request& request, Step step);
   static void forget_covered(Request& request, TokenRange positions);

@@ -188,6 +188,27 @@ TEST(LedgerAllocations, ASteadyStreamOfRequestsNeedsNone) {
   EXPECT_EQ(engine.counted, 0);
 }
 
+// Steps lie over the drafts of those before them, and nobody says which stand, or only of some.
+TEST(LedgerAllocations, StepsWithDraftsNeedNoneWhetherOrNotTheyAreAccepted) {
+  std::vector<BlockId> blocks(512);
+  for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<BlockId>(i);
+  for (const Drafts drafts : {Drafts::chain, Drafts::tree}) {
+    for (const std::int64_t accepted : {1, 3, 10'000}) {
+      SCOPED_TRACE(accepted);
+      Ledger ledger(512, 4, drafts);
+      ledger.admit({.request = 1, .num_tokens = 1, .placement = {blocks, 0}});
+      const auto decode = [&](std::int64_t first, std::int64_t end) {
+        for (std::int64_t i = first; i < end; ++i) {
+          ledger.schedule(Step(i), 1, {i - 1, i + 3});
+          if (i % accepted == 0) ledger.accept(Step(i), 1, i + 1);
+        }
+      };
+      decode(1, 1000);
+      EXPECT_EQ(allocations_of([&] { decode(1000, 2000); }), 0);
+    }
+  }
+}
+
 TEST(LedgerAllocations, APlanNeedsOneForEachOfItsLists) {
   Ledger ledger(64, 4);
   std::vector<BlockId> blocks(64);

@@ -35,6 +35,15 @@ class LedgerCorrections : public test::DraftsWorld {
   void accept(Step step, std::int64_t num_tokens, const Tokens& accepted) {
     move_rows(reader, ledger.accept(step, 1, num_tokens, accepted, 9), kAtOnce);
   }
+  // Those of the first positions.
+  MovePlan move_blocks(Step step) {
+    std::vector<BlockMove> moves;
+    for (std::int64_t i = 0; i * GetParam() < 8; ++i) {
+      const auto index = static_cast<std::size_t>(i);
+      moves.push_back({blocks_of(1)[index], blocks_of(2)[index]});
+    }
+    return ledger.move(step, moves);
+  }
   Blocks full_blocks(std::int64_t positions) const {
     Blocks blocks = blocks_of(1);
     blocks.resize(static_cast<std::size_t>(positions / GetParam()));
@@ -122,6 +131,16 @@ TEST_P(LedgerCorrections, ARowUnderAGuessMovesToo) {
   EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 2.2");
 }
 
+TEST_P(LedgerCorrections, AStaleRowUnderAGuessIsStaleAlsoIfItsBlockMoved) {  // H29
+  land(2, {2, 5});
+  for (std::int64_t i = 3; i <= 5; ++i) ledger.schedule(Step(i), 1, {20, 23});
+  ledger.flush();
+  (void)move_blocks(6);
+  ledger.schedule(7, 1, {3, 6});
+  (void)ledger.accept(2, 1, 5, Tokens{0, 1}, 9);
+  EXPECT_EQ(read(ledger.finish(1, 5)), "stale stale stale stale");
+}
+
 // A guess may lie before tokens that are known by now. It is no prefill: its rows are missing, and
 // no call fails.
 TEST_P(LedgerCorrections, AStartFromBeforeTheKnownTokensIsNotThatOfAPrefill) {
@@ -158,26 +177,31 @@ TEST_P(LedgerCorrections, ARunIsKeptUpToItsLastTokenWhateverWasReported) {  // H
 
 TEST_P(LedgerCorrections, RowsUnderAGuessAreLostWhenTheirBlocksMove) {  // H8
   land(2, {2, 5});
-  std::vector<BlockMove> moves;
-  for (std::int64_t i = 0; i * GetParam() < 8; ++i) {
-    const auto index = static_cast<std::size_t>(i);
-    moves.push_back({blocks_of(1)[index], blocks_of(2)[index]});
-  }
-  const MovePlan moved = ledger.move(6, moves);
+  const MovePlan moved = move_blocks(6);
   land(5, {5, 8});
   move_rows(reader, moved, kAtOnce);
   (void)ledger.accept(2, 1, 5, Tokens{0, 1}, 9);
   EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0 1.1 2.0 missing");
 }
 
-TEST_P(LedgerCorrections, NothingIsUncoveredInARunThatWasPreempted) {  // H10
-  land(2, {2, 5});
-  ledger.preempt(1);
-  ledger.resume(1, {blocks_of(1), 0});
-  ledger.schedule(6, 1, {0, 6});
-  land(6, {4, 5});
-  (void)ledger.accept(6, 1, 5, Tokens{0, 1, 2, 3}, 9);
-  EXPECT_EQ(read(ledger.finish(1, 5)).find("2."), std::string::npos);
+// Its worker hears nothing of the end of the request, and knows alone where the step begins.
+TEST_P(LedgerCorrections, RowsAreNotPutWhereAStepInFlightMayStillWrite) {  // H11
+  ledger.schedule(5, 1, {30, 33});
+  (void)ledger.abort(1);
+  ledger.admit({.request = 3, .num_tokens = 48, .placement = {blocks_of(1), 0}});
+  for (std::int64_t p = 2; p < 33; ++p) {
+    EXPECT_EQ(ledger.fill(Step(p + 6), 3, {p, p + 1}).last_step, Step(5)) << p;
+  }
+}
+
+TEST_P(LedgerCorrections, NorAreRowsMovedThere) {  // H11
+  admit(2, 2);
+  compute(1, {0, 2}, 2);
+  (void)ledger.abort(1);
+  // If all drafts are accepted, step 5 ends after position 13.
+  const BlockMove move{blocks_of(2).front(),
+                       blocks_of(1)[static_cast<std::size_t>(13 / GetParam())]};
+  EXPECT_EQ(ledger.move(6, {&move, 1}).last_step, Step(5));
 }
 
 // Only what was filled in there is the position's row.
@@ -186,6 +210,15 @@ TEST_P(LedgerCorrections, NothingIsLeftUnderRowsThatWereFilledIn) {
   (void)ledger.fill(6, 1, {3, 5});
   (void)ledger.accept(2, 1, 5, Tokens{0, 1}, 9);
   EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 stale");
+}
+
+// Only the newest 64 steps are in flight. The worker began step 3 at position 3.
+TEST_P(LedgerCorrections, WhereAStepBeginsIsAGuessAlsoIfTheStepBeforeItIsForgotten) {
+  for (std::int64_t i = 4; i <= 66; ++i) ledger.schedule(Step(i), 1, {20, 23});
+  ledger.schedule(3, 1, {4, 7});
+  land(2, {2, 5});
+  land(3, {3, 6});
+  EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.0 missing missing missing");
 }
 
 TEST_P(LedgerCorrections, AStepBeforeThoseInFlightIsNoCorrection) {
@@ -240,6 +273,16 @@ TEST_P(LedgerChainCorrections, ADraftUnderAGuessThatWasRejectedDoesNotComeBack) 
   chain.accept(2, 1, 4);
   for (std::int64_t i = 3; i <= 5; ++i) chain.schedule(Step(i), 1, {20, 23});
   EXPECT_EQ(read(chain.finish(1, 6)), "1.0 1.1 2.0 missing missing");
+}
+
+TEST_P(LedgerChainCorrections, NothingIsUncoveredInARunThatWasPreempted) {  // H10
+  land(2, {2, 5});
+  chain.preempt(1);
+  chain.resume(1, {blocks_of(1), 0});
+  chain.schedule(6, 1, {0, 6});
+  chain.schedule(6, 1, {0, 2});
+  land(6, {20, 21});  // what it computed is of no matter here
+  EXPECT_EQ(read(chain.finish(1, 5)), "stale stale missing missing");
 }
 
 TEST_P(LedgerChainCorrections, NothingIsLeftWhereAStepWasReportedBefore) {

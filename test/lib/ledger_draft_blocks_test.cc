@@ -107,6 +107,17 @@ TEST_F(LedgerDraftBlocks, RefusesAStepOfWhichItIsNotKnownWhereItBegins) {
   EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.5 2.7 3.8 3.10 ");
 }
 
+TEST_F(LedgerDraftBlocks, RowsUnderAGuessMoveUpWithTheirBlocks) {
+  ledger.schedule(3, 1, {5, 8}, Blocks{8, 9, 10});
+  ledger.schedule(4, 1, {6, 9}, Blocks{11});
+  land(2, {5, 6, 7});
+  land(3, {8, 9, 10});
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+  ledger.schedule(4, 1, {7, 8});
+  ledger.accept_blocks(3, 1, 8, Tokens{0, 1, 2});
+  EXPECT_EQ(read(ledger.finish(1, 8)), "1.0 1.1 2.5 2.7 3.8 3.9 3.10 ");
+}
+
 TEST_F(LedgerDraftBlocks, RefusesWhatCannotBe) {
   land(2, {5, 6, 7});
   expect_throw<RangeError>([&] { ledger.accept_blocks(2, 1, 5, Tokens{0, 3}); }, {"token 3"});

@@ -51,6 +51,26 @@ TEST_P(LedgerDrafts, ATokenThatIsNoDraftStandsWhereItIs) {
   EXPECT_NO_THROW((void)ledger.accept(2, 1, 5, Tokens{0, 2}, 3));
 }
 
+TEST_P(LedgerDrafts, APromptIsNoDraftIfItIsComputedInPartsAndDraftsFollow) {
+  ledger.abort(1);
+  admit(1, 8);
+  compute(1, {0, 4});
+  compute(2, {4, 10});
+  ledger.accept(1, 1, 8);
+  EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0 1.1 1.2 1.3 2.0 2.1 2.2");
+  (void)ledger.accept(2, 1, 10, Tokens{0, 1, 2, 3, 4}, 3);
+  EXPECT_EQ(read(ledger.finish(1, 10)), "1.0 1.1 1.2 1.3 2.0 2.1 2.2 2.3 2.4");
+}
+
+TEST_P(LedgerDrafts, NorIfItIsComputedTogetherWithDrafts) {
+  ledger.abort(1);
+  admit(1, 4);
+  compute(1, {0, 6});
+  EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0 1.1 1.2");
+  (void)ledger.accept(1, 1, 6, Tokens{0, 1, 2, 3, 4}, 3);
+  EXPECT_EQ(read(ledger.finish(1, 6)), "1.0 1.1 1.2 1.3 1.4");
+}
+
 TEST_P(LedgerDrafts, ATokenThatStandsElsewhereIsFollowedByItsRow) {
   compute(1, {0, 2});
   ledger.accept(1, 1, 3);

@@ -271,7 +271,19 @@ void Engine::run_work(Work& work, Step step) {
   run.next += 1 + work.accepted;
 }
 
+void Engine::stand(Request& request, std::int64_t position, const RowRef& row) {
+  if (std::ssize(request.standing) <= position) {
+    request.standing.resize(static_cast<std::size_t>(position) + 1);
+  }
+  at(request.standing, position) = row;
+}
+
 void Engine::output(const Work& work, Step step) {
+  const std::int64_t stands = work.prefill ? work.positions.size() : 1 + work.accepted;
+  for (std::int64_t i = 0; !work.run->over && i < stands; ++i) {
+    const std::int64_t token = work.path.empty() ? i : work.path[static_cast<std::size_t>(i)];
+    stand(requests_.at(work.request), work.positions.start + i, at(work.rows, token));
+  }
   const bool samples = !work.prefill || work.positions.end == work.run->prefill;
   if (!samples) return;
   if (work.run->over) return output_late(work, step);

@@ -110,13 +110,14 @@ class Engine {
     std::int64_t known = 0;     // up to where the ledger was told of rows
     RowRefs rows;               // by position
     std::vector<std::pair<std::int64_t, RowRef>> covered;  // by rows of steps in flight
-    std::optional<Routes> got;                             // what its client has
-    std::optional<Routes> before;                          // of another engine
-    bool goes_on = false;                                  // elsewhere
-    bool known_to_worker = false;                          // some of it was scheduled
-    bool keeps = false;       // what was sampled before its last preemption
-    std::int64_t kept = 0;    // rows below were read then
-    std::int64_t unkept = 0;  // rows below that were not are of no run that counts
+    RowRefs standing;              // by position: of the token that stands, as the worker has it
+    std::optional<Routes> got;     // what its client has
+    std::optional<Routes> before;  // of another engine
+    bool goes_on = false;          // elsewhere
+    bool known_to_worker = false;  // some of it was scheduled
+    bool keeps = false;            // what was sampled before its last preemption
+    std::int64_t kept = 0;         // rows below were read then
+    std::int64_t unkept = 0;       // rows below that were not are of no run that counts
   };
   struct Work {  // of one request in one step
     RequestId request = 0;
@@ -198,6 +199,7 @@ class Engine {
   void await();
   void run_work(Work& work, Step step);
   void output(const Work& work, Step step);
+  static void stand(Request& request, std::int64_t position, const RowRef& row);
   void correct(Request& request, bool landed);
   void correct(Request& request, Work& work, Step step, bool landed);
   void guess_again(Request& request, Work& work, Step step);

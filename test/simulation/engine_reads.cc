@@ -36,6 +36,9 @@ Oracle::Expected Engine::expect(const Request& request, TokenRange range) const 
     if (p < room) expected.slots.push_back(slot_of(request.blocks, p));
     const bool has_row = p >= request.unkept && p < known && p < room;
     expected.rows.push_back(has_row ? at(request.rows, p) : nullptr);
+    const RowRef stands = p < std::ssize(request.standing) ? at(request.standing, p) : nullptr;
+    require(!stands || !expected.rows.back() || expected.rows.back()->number == stands->number,
+            "position {} of request {} has the row of a token that does not stand", p, request.id);
   }
   return expected;
 }

@@ -50,6 +50,7 @@ bool Engine::place(Request& request, bool resumed, std::int64_t elsewhere) {
   blocks.insert(blocks.end(), fresh.begin(), fresh.end());
   request.rows.clear();
   request.covered.clear();
+  request.standing.clear();
   std::int64_t known = cached;  // of the cached positions, from the front
   for (std::int64_t p = 0; p < cached; ++p) {
     const RowRef& row = at(oracle_.belongs, slot_of(blocks, p));
