@@ -331,7 +331,9 @@ void Engine::correct(Request& request, bool landed) {
       }
       next = false;
       request.reach += work.positions.size();
-      request.computed = std::max(request.computed + 1, guess_end(work));
+      // Not past where the steps end if all drafts stand: a step that is not corrected may lie
+      // there.
+      request.computed = std::min(request.reach, std::max(request.computed + 1, guess_end(work)));
     }
   }
 }
