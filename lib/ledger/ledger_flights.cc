@@ -191,7 +191,7 @@ void Ledger::State::cover(Request& request, const Request::InFlight& flight) {
 }
 
 // Where the step may write, whatever was reported: from the last known token on, as far as it gets
-// if all drafts before it are accepted. If the request ends while the step is in flight, nobody
+// if all drafts before it are accepted. If the request ends while the step is in flight, no call
 // reports it again.
 void Ledger::State::reach(const Request& request, const Request::InFlight& flight) {
   std::int64_t first = flight.positions.start;

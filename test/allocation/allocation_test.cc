@@ -188,7 +188,7 @@ TEST(LedgerAllocations, ASteadyStreamOfRequestsNeedsNone) {
   EXPECT_EQ(engine.counted, 0);
 }
 
-// Steps lie over the drafts of those before them, and nobody says which stand, or only of some.
+// Steps lie over the drafts of those before them, and it is not said which stand, or only of some.
 TEST(LedgerAllocations, StepsWithDraftsNeedNoneWhetherOrNotTheyAreAccepted) {
   std::vector<BlockId> blocks(512);
   for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<BlockId>(i);
