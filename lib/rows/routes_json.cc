@@ -172,8 +172,9 @@ RowState state_named(const Json& run) {
       fmt::join(kNotPresent | std::views::transform(row_state_name), "\", \"")));
 }
 
-// Says why rows have no ids.
+// Says why rows have no ids. An unverified row had some, but they are not in the text.
 void note_reasons(const Json& runs, Routes& routes) {
+  std::int64_t next = routes.range().start;
   for (const Json& run : runs) {
     if (!run.is_array() || run.size() != 3 || !is_integer(run[0]) || !is_integer(run[1]) ||
         !run[2].is_string()) {
@@ -190,6 +191,13 @@ void note_reasons(const Json& runs, Routes& routes) {
                       "them, and not end before it starts",
                       all.start, all.end, rows.start, rows.end));
     }
+    if (rows.start < next) {
+      throw ArgumentError(fmt::format(
+          "routes whose \"not_present\" has [{}, {}) after rows up to {}: give each row "
+          "one state, and rows in ascending order",
+          rows.start, rows.end, next));
+    }
+    next = rows.end;
     for (std::int64_t p = rows.start; p < rows.end; ++p) {
       RowState& known = routes.states()[static_cast<std::size_t>(p - all.start)];
       if (known != RowState::missing) {
@@ -197,7 +205,7 @@ void note_reasons(const Json& runs, Routes& routes) {
             fmt::format("routes whose row {} has ids, but is \"{}\": give only rows of -1 a state",
                         p, row_state_name(state)));
       }
-      known = state;
+      if (state != RowState::unverified) known = state;
     }
   }
 }

@@ -70,6 +70,8 @@ TEST(RoutesJson, TellsWhyRowsAreNotThere) {
                 R"([10, 11, "unverified"]])"),
       std::string::npos)
       << text;
+  // The ids of a row that was not verified are not there, so it cannot be trusted afterwards.
+  routes.states()[5] = RowState::missing;
   expect_equal(from_json(text, kShape), routes);
   expect_throw<RowsNotPresent>([&] { to_json(routes, IdType::uint8); });
   // Without the reasons they are missing.
@@ -277,6 +279,8 @@ TEST(RoutesJson, RefusesReasonsThatDoNotFit) {
   refuse("[[5, 7, \"stale\"]]", {"row 5", "has ids", "stale"});
   refuse("[[6, 8, \"stale\"]]", {"[5, 7)", "[6, 8)"});
   refuse("[[4, 5, \"stale\"]]", {"[4, 5)"});
+  refuse("[[6, 7, \"stale\"], [6, 7, \"missing\"]]", {"[6, 7)", "up to 7", "one state"});
+  refuse("[[6, 7, \"missing\"], [6, 7, \"stale\"]]", {"[6, 7)", "up to 7", "one state"});
   refuse("[[7, 6, \"stale\"]]", {"[7, 6)"});
   refuse("[[6, 7, \"present\"]]",
          {"[6,7,\"present\"]", "\"missing\", \"stale\", \"clobbered\", \"unverified\""});

@@ -96,6 +96,7 @@ def test_equality_hash_and_pickle() -> None:
     (lambda: moetap.ModelShape([0], 17, 16), moetap.ArgumentError),
     (lambda: moetap.ModelShape([0], 2, 65537), moetap.ArgumentError),
     (lambda: moetap.ModelShape([0.5], 2, 16), TypeError),
+    (lambda: moetap.ModelShape(range(-2**31, 13, 2), 2, 16), moetap.ArgumentError),
     (lambda: moetap.ModelShape("01", 2, 16), TypeError),
     (lambda: moetap.ModelShape.uniform(1, 2, 16).with_weights("float64"), moetap.ArgumentError),
     (lambda: moetap.ModelShape.uniform(1, 2, 16).layer_index(5), moetap.RangeError),

@@ -17,7 +17,8 @@ namespace moetap {
 //    "weights": {"dtype": "float32", "npy": "<base64>"}, "not_present": [[7, 8, "stale"]]}
 //
 // Ids are as from to_npy(), with their positions and MoE layers. "not_present" says why rows have
-// no ids (-1). Weights are as from weights_to_npy(), if the shape has them. Throws as to_ids().
+// no ids (-1); also unverified ones have none, and come back as missing. Weights are as from
+// weights_to_npy(), if the shape has them. Throws as to_ids().
 MOETAP_API std::string to_json(const Routes& routes, IdType type);
 
 // Reads text from to_json(), also if its arrays have all hidden layers; "shape" then does too. The

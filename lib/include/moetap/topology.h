@@ -43,10 +43,10 @@ struct MOETAP_API Topology {
   void validate(const ModelShape& model) const;
 
   // The stages that have MoE layers. A scheduler reads only these. The others capture and publish
-  // nothing, and have no endpoint.
+  // nothing, and have no endpoint. ArgumentError if stage_layers has another number of stages.
   std::vector<int> moe_stages() const;
 
-  // Whether this rank needs a Capturer. False in a stage without MoE layers.
+  // Whether this rank needs a Capturer: not in a stage without MoE layers. ArgumentError as above.
   bool captures() const;
   // Whether this rank's rows go to the scheduler. A rank that only captures uses a capture-only
   // transport, so that all ranks run the same graphs.
