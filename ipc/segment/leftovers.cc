@@ -22,6 +22,7 @@
 #include "ipc/internal/native_layout.h"
 #include "ipc/internal/ring.h"
 #include "ipc/internal/system_limits.h"
+#include "ipc/segment/shm_file.h"
 #include "ipc/system/fork_guard.h"
 #include "ipc/system/own_file.h"
 #include "lib/internal/injection.h"
@@ -29,16 +30,10 @@
 namespace moetap {
 namespace {
 
-std::optional<struct stat> status_of(const std::string& name) {
-  struct stat status {};
-  if (lstat(("/dev/shm" + name).c_str(), &status) != 0) return std::nullopt;
-  return status;
-}
-
 // An empty result unless it is this user's plain file; other files are not even opened. SystemError
 // when out of descriptors, as the owner cannot be found out then.
 GuardedDescriptor open_ours(const std::string& name) {
-  const auto named = status_of(name);
+  const auto named = named_status(name);
   if (!named || !is_own_file(*named)) return {};
   GuardedDescriptor file([&] { return open_at_once(name); });
   if (const int error = errno; file.get() < 0 && !limit_on_open(error).empty()) {
@@ -64,7 +59,7 @@ SegmentInfo::Kind kind_of(const std::string& name, int fd) {
 // Nothing if it is gone.
 std::optional<SegmentInfo> describe(const std::string& name) {
   SegmentInfo info{.name = name};
-  const auto status = status_of(name);
+  const auto status = named_status(name);
   if (!status) return std::nullopt;
   info.user = status->st_uid;
   info.bytes = static_cast<std::uint64_t>(status->st_size);

@@ -23,13 +23,6 @@ const char* kind_of(mode_t mode) {
   return "a socket or a device";
 }
 
-// Checked before it is opened, since open() would wait for another user's lease, or for a pipe's
-// other end.
-void check_named(const std::string& name) {
-  struct stat status {};
-  if (lstat(("/dev/shm" + name).c_str(), &status) == 0) check_ours(status, name);
-}
-
 }  // namespace
 
 void check_name(const std::string& name) {
@@ -49,6 +42,12 @@ struct stat file_status(int fd, const std::string& name) {
   if (fstat(fd, &status) != 0) {
     throw SystemError(errno, fmt::format("cannot examine shared memory {}", name));
   }
+  return status;
+}
+
+std::optional<struct stat> named_status(const std::string& name) {
+  struct stat status {};
+  if (lstat(("/dev/shm" + name).c_str(), &status) != 0) return std::nullopt;
   return status;
 }
 
@@ -99,7 +98,9 @@ void check_ours(const struct stat& status, const std::string& name) {
 }
 
 int open_existing(const std::string& name) {
-  check_named(name);
+  // Before it is opened, since open() would wait for another user's lease, or for a pipe's other
+  // end.
+  if (const auto named = named_status(name)) check_ours(*named, name);
   return open_at_once(name);
 }
 

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 
 namespace moetap {
@@ -17,6 +18,8 @@ inline constexpr mode_t kSegmentMode = kMadeByUs | 0600;
 void check_name(const std::string& name);
 
 struct stat file_status(int fd, const std::string& name);  // SystemError
+// Of what the name refers to, also if it may not be opened. Nothing if that is not known.
+std::optional<struct stat> named_status(const std::string& name);
 
 // MismatchError if it is no regular file, another user's, or others may write to it.
 void check_ours(const struct stat& status, const std::string& name);

@@ -83,7 +83,6 @@ void Ledger::State::settle_begin(Request& request, Request::InFlight& flight) {
 }
 
 // --- the rows of one step
-// --------------------------------------------------------------------------
 
 std::optional<Ledger::State::Place> Ledger::State::own_place(const Request& request,
                                                              std::int64_t position) const {
@@ -145,7 +144,6 @@ void Ledger::State::drop_row_of(Request& request, std::int64_t position, Step st
 }
 
 // --- what a step covers
-// ----------------------------------------------------------------------------
 
 // How many of the positions have a row.
 std::size_t Ledger::State::num_rows(const Request& request, TokenRange positions) const {

@@ -50,11 +50,12 @@ std::vector<std::pair<std::string, const Json*>> descriptions(const Json& root) 
 
 // The first of them that has experts. The others must not contradict it.
 const Json& language_model(const Json& root) {
-  if (!root.is_object())
+  if (!root.is_object()) {
     throw ArgumentError(
         fmt::format("the configuration is {}, not a JSON object: give the text of a config.json or "
                     "params.json",
                     detail::shown(root)));
+  }
   const auto all = descriptions(root);
   const auto model = std::ranges::find_if(
       all, [](const auto& one) { return ConfigValues(*one.second).num_experts() != 0; });
@@ -75,10 +76,11 @@ const Json& language_model(const Json& root) {
 
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file)
+  if (!file) {
     throw SystemError(errno,
                       fmt::format("cannot open {}, give the path of a config.json or params.json",
                                   path.string()));
+  }
   std::string text;
   char chunk[4096];
   while (file.read(chunk, sizeof chunk) || file.gcount() > 0) {

@@ -7,6 +7,8 @@ Json fields_of(const Placement& placement) {
   return {{"blocks", to_json(placement.blocks)}, {"cached", placement.cached}};
 }
 
+Json fields_of(RequestId request) { return {{"request", to_json(request)}}; }
+
 Json fields_of(Step step, RequestId request, std::int64_t num_tokens) {
   return {{"step", to_json(step)}, {"request", to_json(request)}, {"num_tokens", num_tokens}};
 }
@@ -69,19 +71,12 @@ MovePlan TracedLedger::accept(Step step, RequestId request, std::int64_t num_tok
 
 void TracedLedger::preempt(RequestId request) {
   trace_.made(
-      "preempt",
-      [&] {
-        return Json{{"request", to_json(request)}};
-      },
-      [&] { Ledger::preempt(request); });
+      "preempt", [&] { return fields_of(request); }, [&] { Ledger::preempt(request); });
 }
 
 RowPlan TracedLedger::preempt_keeping(RequestId request) {
   return trace_.made(
-      "preempt_keeping",
-      [&] {
-        return Json{{"request", to_json(request)}};
-      },
+      "preempt_keeping", [&] { return fields_of(request); },
       [&] { return Ledger::preempt_keeping(request); });
 }
 
@@ -146,11 +141,7 @@ RowPlan TracedLedger::finish(RequestId request, std::int64_t num_tokens) {
 
 RowPlan TracedLedger::abort(RequestId request) {
   return trace_.made(
-      "abort",
-      [&] {
-        return Json{{"request", to_json(request)}};
-      },
-      [&] { return Ledger::abort(request); });
+      "abort", [&] { return fields_of(request); }, [&] { return Ledger::abort(request); });
 }
 
 RowPlan TracedLedger::rows_since(RequestId request, std::int64_t start) const {
@@ -308,10 +299,7 @@ void TracedPending::take_early(const std::vector<BlockId>& blocks, Milliseconds 
 
 Routes TracedPending::collect(RequestId request, Milliseconds timeout) {
   return trace_.made(
-      "collect",
-      [&] {
-        return Json{{"request", to_json(request)}};
-      },
+      "collect", [&] { return fields_of(request); },
       [&] { return rows_.collect(request, timeout); });
 }
 
