@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <functional>
 #include <optional>
 #include <span>
@@ -19,7 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The keys that moe_layers_of() reads.
+// The keys that are read, but for expert_names() and top_k_names().
 constexpr std::string_view kRead[] = {
     "decoder_sparse_step",
     "dense_mlp_idx",
@@ -35,6 +36,7 @@ constexpr std::string_view kRead[] = {
     "leading_dense_block_count",
     "mlp_layer_types",
     "mlp_only_layers",
+    "moe_enable_secondary_experts",
     "moe_every_n_layer",
     "moe_every_n_layers",
     "moe_layer_end_index",
@@ -49,110 +51,118 @@ constexpr std::string_view kRead[] = {
     "moe_layers_enum",
     "n_dense_first_layers",
     "num_dense_layers",
-    "per_layer_experts_blocks",
     "route_every_n",
+    "zero_expert_num",
 };
 // Keys that look like a schedule, but do not say which layers have a router.
 constexpr std::string_view kNoSchedules[] = {"architectures",
                                              "hybrid_layer_pattern",  // kinds of attention (MiMo)
-                                             "mlp_ratio",             // of sizes
-                                             "model_type",
+                                             "label2id",
+                                             "mlp_ratio",  // of sizes
                                              "moe_aux_loss_freq",
-                                             "moe_dense_experts_token_type_id",
+                                             "moe_dense_experts_token_type_id",  // ERNIE
+                                             "moe_enable_early_router",          // SmallThinker
                                              "moe_layer_feed_fake_token",
                                              "moe_layer_recompute",
-                                             "moe_token_dispatcher_type",
+                                             "moe_num_secondary_experts",       // SmallThinker
                                              "prefix_dense_intermediate_size",  // Cohere
-                                             "prefix_dense_sliding_window_pattern",
-                                             "moe_router_load_balancing_type",
                                              "router_type",
-                                             "zero_expert_type"};
-// Parts of names that are not about layers: a number type, a normalization.
-constexpr std::string_view kNoWords[] = {"dtype", "layernorm", "layer_norm"};
-constexpr std::string_view kMlps[] = {"moe", "dense", "mlp", "expert"};
-constexpr std::string_view kWhich[] = {
-    "layer",    "idx",       "freq",      "type",    "every",     "skip",    "step",    "interval",
-    "period",   "first",     "start",     "layout",  "num_dense", "n_dense", "pattern", "prefix",
-    "suffix",   "last",      "until",     "indices", "_ids",      "_nth",    "stride",  "offset",
-    "replace",  "alternat",  "interleav", "block",   "mask",      "ratio",   "modulo",  "leading",
-    "schedule", "placement", "location",  "position"};
-// The same as whole words, since they are also parts of others ("model").
-constexpr std::string_view kWholeWords[] = {"at", "map", "mode"};
-// Parts of names of routers and MLPs that are also about other things: activations, sizes, losses.
-// With these, fewer words say which layers are meant.
-constexpr std::string_view kRouters[] = {"rout",   "gate", "gating",      "spars",
-                                         "switch", "ffn",  "feed_forward"};
+                                             "use_mixed_mlp_moe"};  // HunYuan's shared experts
+
+// The rule for a name: one that speaks of experts, routers or MLPs is a schedule, unless another of
+// its words says what else it is about. These are parts of words_of(), where "_" ends a word.
+constexpr std::string_view kMlps[] = {"moe", "mlp", "expert", "rout"};
+// Attention may be dense too.
+constexpr std::string_view kDenseMlps[] = {"dense"};
+constexpr std::string_view kAttentionParts[] = {
+    "attn", "attention", "rope", "rotary", "window", "sliding", "_kv_", "index_topk", "indexer"};
+constexpr std::string_view kOtherMatters[] = {
+    // Sizes and values.
+    "size", "dim", "width", "_wide_", "rank", "expansion", "mult", "scal", "factor", "weight",
+    "bias", "initializer", "_norm_", "normaliz", "clamp",
+    // Functions.
+    "hidden_act", "activation", "_fn_", "method", "softmax", "softcap", "sigmoid", "scor", "logit",
+    "prob", "temperature",
+    // Training.
+    "loss", "aux", "balanc", "drop", "jitter", "noise", "capacity", "priorit",
+    // How it is computed.
+    "dtype", "fp8", "fp32", "quant", "bits", "parallel", "fuse", "fusion", "kernel", "backend",
+    "implement", "dispatch", "recompute", "pad",
+    // Other parts of the model.
+    "shared", "group", "gate", "gating", "residual"};
+// With one of these it is a schedule all the same.
 constexpr std::string_view kWhichLayers[] = {
-    "layer",  "idx",  "indices",  "_ids", "freq",    "every", "period",   "prefix",   "suffix",
-    "layout", "_nth", "interval", "step", "pattern", "mask",  "schedule", "placement"};
-// Names of layers that do not say what is chosen, but that layers are.
+    "layer",  "idx",    "indices", "_ids",   "freq",     "every",    "period",
+    "prefix", "suffix", "layout",  "_nth",   "interval", "step",     "first",
+    "last",   "start",  "until",   "offset", "replace",  "alternat", "interleav"};
+constexpr std::string_view kChoices[] = {"pattern", "mask", "schedule", "placement", "skip"};
+// These are also about much else, so the name must say that it is about layers.
+constexpr std::string_view kMlpNames[] = {"gate", "gating", "spars",       "switch",
+                                          "ffn",  "_ff_",   "feed_forward"};
 constexpr std::string_view kLayerNames[] = {"layer", "block"};
-constexpr std::string_view kChoices[] = {"pattern", "mask", "schedule", "placement"};
-// Parts of names of layer lists that do not contain the word "layer".
-constexpr std::string_view kListed[] = {"moe", "dense", "mlp",  "expert",
-                                        "ffn", "spars", "rout", "switch"};
-// Sparse attention has such lists too (MiniMax M3), and gates.
-constexpr std::string_view kAttentionParts[] = {"attn", "attention", "index",
-                                                "rope", "window",    "gated_"};
+// A number of picks: a list of these is as telling as one of kMlpNames.
+constexpr std::string_view kPicks[] = {"topk", "top_k", "per_tok"};
 // Parts of strings that say that layers differ, or that all are of one of these kinds.
 constexpr std::string_view kKindsOfLayers[] = {"layer",  "every", "alternat", "interleav",
                                                "hybrid", "mixed", "dense",    "spars",
                                                "first",  "last",  "even",     "odd"};
 
-void erase_all(std::string& words, std::string_view word) {
-  for (auto at = words.find(word); at != words.npos; at = words.find(word)) {
-    words.erase(at, word.size());
+// "_moe_args_n_" for "moe_args.n". A layer normalization is not about layers.
+std::string words_of(const std::string& name) {
+  std::string words = "_" + lower(name) + "_";
+  std::ranges::replace(words, '.', '_');
+  for (const std::string_view norm : {"layernorm", "layer_norm"}) {
+    for (auto at = words.find(norm); at != words.npos; at = words.find(norm)) {
+      words.replace(at, norm.size(), "norm");
+    }
   }
+  return words;
 }
 
-bool has_whole_word(std::string_view words, std::span<const std::string_view> some) {
-  constexpr std::string_view kBetween = "._";
-  for (std::size_t end = 0; !words.empty(); words.remove_prefix(std::min(end + 1, words.size()))) {
-    end = std::min(words.find_first_of(kBetween), words.size());
-    if (is_one_of(words.substr(0, end), some)) return true;
-  }
-  return false;
+bool is_of_attention(std::string_view words) { return has_one_of(words, kAttentionParts); }
+
+bool is_of_experts(std::string_view words) {
+  return has_one_of(words, kMlps) || (has_one_of(words, kDenseMlps) && !is_of_attention(words));
 }
 
-bool looks_like_schedule(const std::string& words) {
-  if (has_one_of(words, kMlps) && (has_one_of(words, kWhich) || has_whole_word(words, kWholeWords)))
-    return true;
-  if (has_one_of(words, kAttentionParts)) return false;
-  return (has_one_of(words, kRouters) && has_one_of(words, kWhichLayers)) ||
+bool says_which_layers(std::string_view words) {
+  return has_one_of(words, kWhichLayers) || has_one_of(words, kChoices);
+}
+
+bool looks_like_schedule(std::string_view words) {
+  if (is_of_experts(words)) return !has_one_of(words, kOtherMatters) || says_which_layers(words);
+  if (is_of_attention(words)) return false;
+  return (has_one_of(words, kMlpNames) && says_which_layers(words)) ||
          (has_one_of(words, kLayerNames) && has_one_of(words, kChoices));
 }
 
-// A pattern has a letter for each layer, and fewer kinds than layers.
+// A letter or digit for each layer, of few kinds: "dmdmdmdm".
 bool is_pattern(std::string text, int num_layers) {
+  constexpr std::size_t kMostKinds = 4;
   if (text.size() != static_cast<std::size_t>(num_layers)) return false;
+  if (!std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) != 0; }))
+    return false;
   std::ranges::sort(text);
-  return std::ranges::adjacent_find(text) != text.end();
+  const auto kinds = text.size() - std::ranges::unique(text).size();
+  return kinds > 1 && kinds <= kMostKinds && 2 * kinds <= static_cast<std::size_t>(num_layers);
 }
 
 // One kind for all layers: a word under a key that ends in "type" and has no other word for which
 // layers ("mlp_type": "swiglu").
-bool names_a_kind(std::string words, const Json& value, int num_layers) {
-  if (!value.is_string() || !words.ends_with("type")) return false;
-  erase_all(words, "type");
+bool names_a_kind(std::string_view words, const Json& value) {
+  if (!value.is_string() || !words.ends_with("type_") || says_which_layers(words)) return false;
   const std::string text = lower(value.get<std::string>());
-  return !looks_like_schedule(words) && !is_pattern(text, num_layers) &&
-         text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_-") == text.npos &&
+  return text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_-") == text.npos &&
          !has_one_of(text, kKindsOfLayers);
 }
 
-// The names of modules ("model.layers.0.mlp", "*experts") are no names of facts.
-bool is_module(std::string_view key) {
-  return key.find_first_of("*/") != key.npos || key.starts_with("model.") ||
-         key.find("layers.") != key.npos;
-}
-
-// `name` of a key in the language model, with those of the objects that it is in.
-bool looks_like_schedule(const std::string& name, std::string_view key, const Json& value,
-                         int num_layers) {
-  if (is_module(key)) return false;
-  std::string words = lower(name);
-  for (const std::string_view word : kNoWords) erase_all(words, word);
-  return looks_like_schedule(words) && !names_a_kind(words, value, num_layers);
+// The names of modules ("layers.0.mlp", "*experts") are no names of facts.
+bool is_module(const std::string& key) {
+  constexpr std::string_view kModules = "layers.";
+  const std::size_t at = key.find(kModules);
+  const bool is_of_one_layer =
+      at != key.npos && std::isdigit(static_cast<unsigned char>(key[at + kModules.size()]));
+  return is_of_one_layer || key.find('*') != key.npos;
 }
 
 // A list of words, one of which means a router, or could mean one if there is a word per layer.
@@ -168,32 +178,37 @@ bool is_list_of_words(const Json& list, int num_layers) {
          });
 }
 
-// Ascending layer ids, or flags for each layer that are not all equal.
-bool is_list_of_numbers(const Json& list, int num_layers) {
-  const auto is_flag = [](const Json& flag) { return flag.is_boolean() || flag == 0 || flag == 1; };
-  const auto differs = [&](const Json& flag) { return flag != list.front(); };
-  if (list.size() == static_cast<std::size_t>(num_layers) && std::ranges::all_of(list, is_flag)) {
-    return std::ranges::any_of(list, differs);
-  }
+// Ascending layer ids, or a value for each layer (and perhaps for those of a draft model after
+// them), not all of which are equal.
+bool tells_layers_apart(const Json& list, int num_layers) {
   const auto is_layer = [&](const Json& id) {
     return is_integer(id) && id >= 0 && id < num_layers;
   };
+  const auto differs = [&](const Json& value) { return value != list.front(); };
+  if (list.size() >= static_cast<std::size_t>(num_layers)) {
+    return std::ranges::any_of(list, differs);
+  }
   return !list.empty() && std::ranges::all_of(list, is_layer) &&
          std::ranges::is_sorted(list, std::less_equal<>());
 }
 
-// Under a name that is not read.
-bool is_list_of_layers(const std::string& name, const Json& value, int num_layers) {
+// By its form, whatever other matters the name has.
+bool is_list_of_layers(std::string_view words, const Json& value, int num_layers) {
   if (value.is_string()) {
     const auto& text = value.get_ref<const std::string&>();
-    return text.size() == static_cast<std::size_t>(num_layers) && text.find('E') != text.npos &&
-           text.find_first_not_of("ME*-") == text.npos;
+    return (is_pattern(text, num_layers) && !is_of_attention(words)) ||
+           (text.size() == static_cast<std::size_t>(num_layers) && text.find('E') != text.npos &&
+            text.find_first_not_of("ME*-") == text.npos);
   }
   if (!value.is_array()) return false;
   if (is_list_of_words(value, num_layers)) return true;
-  const std::string words = lower(name);
-  return has_one_of(words, kListed) && !has_one_of(words, kAttentionParts) &&
-         is_list_of_numbers(value, num_layers);
+  const bool is_of_parts =
+      !is_of_attention(words) && (has_one_of(words, kMlpNames) || has_one_of(words, kPicks));
+  return (is_of_experts(words) || is_of_parts) && tells_layers_apart(value, num_layers);
+}
+
+bool has_objects(const Json& value) {
+  return value.is_array() && std::ranges::any_of(value, &Json::is_object);
 }
 
 [[noreturn]] void refuse(const std::string& name, const Json& value, std::string_view why) {
@@ -224,21 +239,28 @@ class Schedules {
         check(value, name + ".", "");
         continue;
       }
-      if (is_one_of(key, kRead)) {
+      if (is_one_of(key, kRead) || is_one_of(key, expert_names()) ||
+          is_one_of(key, top_k_names())) {
         if (!is_read(object, inside)) refuse_unless_said(name, key, value, inside.has_value());
         continue;
       }
-      const std::string words = inside.value_or("") + key;
-      if (looks_like_schedule(words, key, value, num_layers_) ||
-          is_list_of_layers(words, value, num_layers_)) {
-        refuse(name, value, kUnknown);
+      if (value.is_object() || has_objects(value)) {
+        if (is_of_another_model(key)) continue;
+        check(value, name + ".", inside ? std::optional(*inside + key + ".") : std::nullopt);
+      } else if (!is_module(key)) {
+        check_fact(name, words_of(inside.value_or("") + key), value);
       }
-      if (!value.is_object() || is_of_another_model(key)) continue;
-      check(value, name + ".", inside ? std::optional(*inside + key + ".") : std::nullopt);
     }
   }
 
  private:
+  void check_fact(const std::string& name, const std::string& words, const Json& value) const {
+    if ((looks_like_schedule(words) && !names_a_kind(words, value)) ||
+        is_list_of_layers(words, value, num_layers_)) {
+      refuse(name, value, kUnknown);
+    }
+  }
+
   // By ConfigValues::find().
   bool is_read(const Json& object, const std::optional<std::string>& inside) const {
     return &object == &config_.model() ||
@@ -254,6 +276,9 @@ class Schedules {
     if (is_of_words && is_list_of_attention(value)) return;
     const Json* said = config_.find(key);
     if (said && *said == value) return;
+    for (const ConfigValues::Names names : {expert_names(), top_k_names()}) {
+      if (is_one_of(key, names) && config_.number(names, 0) == value) return;
+    }
     refuse(name, value,
            inside ? "which is not read there"
                   : "beside the language model, which does not say the same");

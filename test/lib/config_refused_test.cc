@@ -151,6 +151,12 @@ TEST(Config, WhatCannotBeReadForCertainIsAnErrorThatNamesTheKey) {
       {R"({"first_k_dense_replace": 1,
            "text_config": {"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2}})",
        {"first_k_dense_replace", "beside the language model"}},
+      {R"({"text_config": {"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2,
+           "moe_from": 1}})",
+       {"\"text_config.moe_from\" is 1", "not understood"}},
+      {R"({"text_config": {"num_hidden_layers": 2, "num_experts": 8, "moe_topk": 2,
+           "moe": {"n": 1}}})",
+       {"\"text_config.moe.n\" is 1", "not understood"}},
   };
   expect_refused(cases);
 }

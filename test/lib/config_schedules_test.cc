@@ -140,68 +140,36 @@ TEST(ConfigSchedules, H34ALayerThatIsListedTwiceIsRefused) {
 }
 
 TEST(ConfigSchedules, H34KeysOfNoKnownModelAreRefusedByName) {
-  for (const char* key : {"router_layers",
-                          "routed_layers",
-                          "routing_layer_ids",
-                          "router_every",
-                          "router_idx",
-                          "gate_layers",
-                          "gating_layer_indices",
-                          "gate_every",
-                          "sparse_layers",
-                          "sparse_layer_freq",
-                          "sparse_period",
-                          "num_sparse_layers",
-                          "ffn_layers",
-                          "ffn_layout",
-                          "feed_forward_layer_kind",
-                          "dense_prefix",
-                          "prefix_dense",
-                          "dense_suffix",
-                          "dense_until",
-                          "last_dense",
-                          "moe_last",
-                          "moe_indices",
-                          "moe_ids",
-                          "dense_layer_ids",
-                          "every_nth_expert",
-                          "expert_stride",
-                          "moe_offset",
-                          "dense_replace",
-                          "moe_alternate",
-                          "interleaved_moe",
-                          "moe_interleave",
-                          "mlp_prefix_length",
-                          "num_layers_before_moe",
-                          "num_moe_layers",
-                          "moe_skip",
-                          "moe_schedule",
-                          "moe_placement",
-                          "moe_mode",
-                          "moe_location",
-                          "moe_ratio",
-                          "moe_modulo",
-                          "expert_modulo",
-                          "sparse_step",
-                          "sparsity_step",
-                          "dense_blocks",
-                          "num_leading_dense",
-                          "switch_layers",
-                          "layers_pattern",
-                          "layer_mask",
-                          "moe_at",
-                          "moe_map",
-                          "expert_mask",
-                          "moe_positions",
-                          "block_pattern",
-                          "layer_schedule",
-                          "ffn_pattern",
-                          "sparse_mask",
-                          "moe_types",
-                          "mlp_types",
-                          "deepseek2.moe_freq",
-                          "block_placement"}) {
-    for (const json& value : {json(2), json{0, 1}, json("0,1"), json(true)}) {
+  for (const char* key :
+       {"router_layers", "routed_layers", "routing_layer_ids", "router_every", "router_idx",
+        "gate_layers", "gating_layer_indices", "gate_every", "sparse_layers", "sparse_layer_freq",
+        "sparse_period", "num_sparse_layers", "ffn_layers", "ffn_layout", "feed_forward_layer_kind",
+        "dense_prefix", "prefix_dense", "dense_suffix", "dense_until", "last_dense", "moe_last",
+        "moe_indices", "moe_ids", "dense_layer_ids", "every_nth_expert", "expert_stride",
+        "moe_offset", "dense_replace", "moe_alternate", "interleaved_moe", "moe_interleave",
+        "mlp_prefix_length", "num_layers_before_moe", "num_moe_layers", "moe_skip", "moe_schedule",
+        "moe_placement", "moe_mode", "moe_location", "moe_ratio", "moe_modulo", "expert_modulo",
+        "sparse_step", "sparsity_step", "dense_blocks", "num_leading_dense", "switch_layers",
+        "layers_pattern", "layer_mask", "moe_at", "moe_map", "expert_mask", "moe_positions",
+        "block_pattern", "layer_schedule", "ffn_pattern", "sparse_mask", "moe_types", "mlp_types",
+        "deepseek2.moe_freq", "model.moe_from", "moe_layers.n", "moe_layers.", "block_placement",
+        "skip_layers", "block_skip",
+        // Whatever word says it.
+        "moe_begin", "moe_after", "moe_from", "moe_to", "moe_end", "moe_rate", "moe_phase",
+        "moe_modulus", "moe_depth", "moe_n", "moe_count", "moe_half", "moe_only_odd", "hybrid_moe",
+        "mlp_from", "experts_from", "router_from", "dense_front", "dense_num", "dense_depth",
+        "dense_end",
+        // Other numbers of experts and of picks.
+        "num_moe_experts", "experts_total", "router_topk",
+        // A size or a loss of some layers, an attention that has experts.
+        "moe_size_layer", "moe_size_idx", "moe_size_indices", "moe_size_ids", "moe_loss_freq",
+        "moe_loss_every", "moe_loss_period", "moe_shared_prefix", "moe_shared_suffix",
+        "moe_shared_layout", "moe_scale_nth", "moe_scale_interval", "moe_scale_step",
+        "moe_group_first", "moe_group_last", "moe_group_start", "moe_shared_until",
+        "moe_shared_offset", "moe_bias_replace", "moe_bias_alternates", "moe_bias_interleave",
+        "dense_size_pattern", "moe_every_n_attention_layers", "moe_after_attention"}) {
+    for (const json& value : {json(2), json{0, 1}, json("0,1"), json(true), json("odd"),
+                              json("some"), json(0.5), json::array()}) {
       json config = model(8);
       config[key] = value;
       expect_throw<ArgumentError>([&] { ModelShape::from_config(config.dump()); },
@@ -223,11 +191,28 @@ TEST(ConfigSchedules, H34AStringUnderAKeyOfATypeNamesAKindOrIsRefused) {
       EXPECT_EQ(ModelShape::from_config(with(kind)), ModelShape::uniform(kLayers, 2, 16))
           << with(kind);
     }
-    for (const json& other :
-         {json("dense"), json("Sparse"), json("every_other"), json("alternating"), json("hybrid"),
-          json("interleaved"), json("mixed"), json("first_dense"), json("DDSSSSSS"),
-          json("mmmmmmme"), json("0,1"), json("2"), json("layer2"), json("odd"), json(1),
-          json(true), json{"swiglu"}, json{{"swiglu", 2}}}) {
+    for (const json& other : {json("dense"),
+                              json("Sparse"),
+                              json("every_other"),
+                              json("alternating"),
+                              json("hybrid"),
+                              json("interleaved"),
+                              json("mixed"),
+                              json("first_dense"),
+                              json("DDSSSSSS"),
+                              json("mmmmmmme"),
+                              json("0,1"),
+                              json("2"),
+                              json("layer2"),
+                              json("odd"),
+                              json("even"),
+                              json("layer_wise"),
+                              json("first_only"),
+                              json("last"),
+                              json(1),
+                              json(true),
+                              json{"swiglu"},
+                              json{{"swiglu", 2}}}) {
       expect_throw<ArgumentError>([&] { ModelShape::from_config(with(other)); },
                                   {"\"" + std::string(key), "not understood"});
     }
@@ -237,67 +222,174 @@ TEST(ConfigSchedules, H34AStringUnderAKeyOfATypeNamesAKindOrIsRefused) {
   expect_throw<ArgumentError>([&] { ModelShape::from_config(config.dump()); }, {"mlp_layer_type"});
 }
 
+// An object's name belongs to the names of its members.
+TEST(ConfigSchedules, H34AnObjectIsReadLikeItsMembers) {
+  const auto with = [](const json& value) {
+    json config = model(8);
+    config.update(value);
+    return config.dump();
+  };
+  const struct {
+    json config;
+    std::string_view name;
+  } refused[] = {
+      {{{"moe_args", {{"n", 2}}}}, "\"moe_args.n\" is 2"},
+      {{{"moe_args", {{"hidden_size", 64}, {"from", 3}}}}, "\"moe_args.from\" is 3"},
+      {{{"arch", {{"moe_args", {{"half", true}}}}}}, "\"arch.moe_args.half\" is true"},
+      {{{"arch", {{"top_k_list", {1, 2, 2, 2, 2, 2, 2, 2}}}}}, "\"arch.top_k_list\""},
+      {{{"ff", {{"every", 2}}}}, "\"ff.every\" is 2"},
+      {{{"moe_in", {{"1", {{"on", true}}}}}}, "\"moe_in.1.on\""},
+      {{{"parts", {{{"moe", false}, {"n", 2}}, {{"moe", true}, {"n", 6}}}}},
+       "\"parts.0.moe\" is false"},
+      {{{"moe_parts", {1, {{"n", 6}}}}}, "\"moe_parts"},
+      // Numbers of experts and picks that are read elsewhere.
+      {{{"arch", {{"num_experts", 32}}}}, "\"arch.num_experts\" is 32"},
+      {{{"arch", {{"n_routed_experts", 32}}}}, "\"arch.n_routed_experts\" is 32"},
+      {{{"arch", {{"moe_topk", 4}}}}, "\"arch.moe_topk\" is 4"},
+      {{{"arch", {{"moe_topk", 16}}}}, "\"arch.moe_topk\" is 16"},
+      {{{"arch", {{"num_experts", {16, 1, 16, 1, 16, 1, 16, 1}}}}}, "\"arch.num_experts\""},
+      {{{"parts", {{{"num_experts", 16}}, {{"num_experts", 8}}}}}, "\"parts.1.num_experts\" is 8"},
+      {{{"arch", {{"zero_expert_num", 4}}}}, "\"arch.zero_expert_num\" is 4"},
+  };
+  for (const auto& [config, name] : refused) {
+    const std::string text = with(config);
+    SCOPED_TRACE(text);
+    expect_throw<ArgumentError>([&] { ModelShape::from_config(text); }, {name});
+  }
+  for (const json& taken :
+       {json{{"moe_args", json::object()}}, json{{"moe_args", {{"hidden_size", 64}}}},
+        json{{"arch", {{"num_experts", 16}, {"n_routed_experts", 16}}}},
+        json{{"arch", {{"moe_topk", 2}}}}, json{{"label2id", {{"dense", 0}, {"moe", 1}}}}}) {
+    EXPECT_EQ(ModelShape::from_config(with(taken)), ModelShape::uniform(8, 2, 16)) << taken;
+  }
+}
+
+// With a value for each layer, whatever else the name says.
+TEST(ConfigSchedules, H34AListThatTellsLayersApartIsRefused) {
+  constexpr int kLayers = 8;
+  const std::vector<json> lists{
+      {16, 1, 16, 1, 16, 1, 16, 1},
+      {2, 2, 2, 2, 2, 2, 2, 4},
+      {2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.5},
+      {false, true, true, true, true, true, true, true},
+      {"a", "b", "a", "b", "a", "b", "a", "b"},
+      {2, 2, 2, 2, 2, 2, 2, 2, 4},  // and a draft model's layer
+  };
+  const auto with = [&](const char* key, const json& value) {
+    json config = model(kLayers);
+    config[key] = value;
+    return config.dump();
+  };
+  for (const char* key :
+       {"num_experts_list",   "moe_topk_list",    "num_moe_experts", "experts_counts",
+        "experts_per_layer",  "experts_in_layer", "router_kinds",    "top_k_list",
+        "topk_list",          "num_per_tok",      "ffn_kinds",       "ff_kinds",
+        "feed_forward_kinds", "mlp_kinds",        "dense_kinds",     "sparse_kinds",
+        "switch_kinds",       "gate_kinds",       "gating_kinds",    "moe_intermediate_size",
+        "num_shared_experts", "expert_bias"}) {
+    for (const json& list : lists) {
+      const std::string text = with(key, list);
+      SCOPED_TRACE(text);
+      expect_throw<ArgumentError>([&] { ModelShape::from_config(text); },
+                                  {"\"" + std::string(key) + "\"", "not understood"});
+    }
+  }
+  for (const char* key : {"ffn_at", "switch_at", "gate_at", "moe_capacity"}) {
+    for (const json& ids : {json{1, 3}, json{7}}) {
+      expect_throw<ArgumentError>([&] { ModelShape::from_config(with(key, ids)); },
+                                  {"\"" + std::string(key) + "\"", "not understood"});
+    }
+  }
+  // One value for all layers, another number of values, and lists about something else.
+  EXPECT_EQ(ModelShape::from_config(with("target_modules", {"mlp", "dense", "moe_gate"})),
+            ModelShape::uniform(kLayers, 2, 16));
+  json one = model(1);
+  one["architectures"] = {"Qwen3MoeForCausalLM"};
+  EXPECT_EQ(ModelShape::from_config(one.dump()), ModelShape::uniform(1, 2, 16));
+  const json same(kLayers, 2);
+  for (const char* key : {"moe_intermediate_size", "num_shared_experts", "ffn_kinds", "topk_group"})
+    EXPECT_EQ(ModelShape::from_config(with(key, same)), ModelShape::uniform(kLayers, 2, 16)) << key;
+  for (const json& other : {json{1536, 512}, json{0.9, 0.95}, json{3, 1}, json{3, 3}, json{-1, 1},
+                            json{7, 8}, json::array()})
+    EXPECT_EQ(ModelShape::from_config(with("moe_capacity", other)),
+              ModelShape::uniform(kLayers, 2, 16))
+        << other;
+  for (const char* key : {"dense_attn_kinds", "gated_attention_kinds", "dense_rope_kinds",
+                          "top_k_rotary", "dense_window_sizes", "topk_sliding", "sparse_kv_kinds",
+                          "index_topk_kinds", "sparse_indexer_kinds", "kinds", "compress_ratios"}) {
+    for (const json& list : lists) {
+      EXPECT_EQ(ModelShape::from_config(with(key, list)), ModelShape::uniform(kLayers, 2, 16))
+          << key << list;
+    }
+  }
+}
+
+TEST(ConfigSchedules, H34AStringWithALetterForEachLayerIsRefused) {
+  const auto with = [](const char* key, std::string_view value) {
+    json config = model(static_cast<int>(value.size()));
+    config[key] = value;
+    return config.dump();
+  };
+  for (const char* key : {"ff_types", "kinds", "mixers"}) {
+    for (const std::string_view pattern :
+         {"dmdmdmdm", "DMMM", "01010101", "EDEDEDED", "aabbccdd", "ME*E", "E-", "mmmmmmme"}) {
+      const std::string text = with(key, pattern);
+      SCOPED_TRACE(text);
+      expect_throw<ArgumentError>([&] { ModelShape::from_config(text); },
+                                  {"\"" + std::string(key) + "\"", "not understood"});
+    }
+  }
+  for (const std::string_view other :
+       {"silu", "gelu_new", "abcabd", "aaaaaaaa", "4.44.4", "3f2a9c0d1e3f2a9c0d1e3f2a9c0d1e"}) {
+    const std::string text = with("kinds", other);
+    EXPECT_EQ(ModelShape::from_config(text),
+              ModelShape::uniform(static_cast<int>(other.size()), 2, 16))
+        << text;
+  }
+  for (const char* key : {"window_kinds", "attn_kinds", "index_topk_pattern"}) {
+    EXPECT_EQ(ModelShape::from_config(with(key, "SSSLSSSL")), ModelShape::uniform(8, 2, 16)) << key;
+  }
+}
+
 // Keys of published models, all of them beside what is read.
 TEST(ConfigSchedules, KeysThatSayNothingOfLayersAreTaken) {
   json config = model(8);
-  for (const char* key : {"add_router_probs",
-                          "batch_prioritized_routing",
-                          "dense_act_fn",
-                          "dense_intermediate_size",
-                          "expert_capacity",
-                          "expert_ffn_hidden_size",
-                          "expert_selection_fn",
-                          "ffn_act_fn",
-                          "ffn_dim",
-                          "ffn_hidden_size",
-                          "gated_norm_rank",
-                          "gating",
-                          "intermediate_size_mlp",
-                          "kda_safe_gate",
-                          "mlp_bias",
-                          "mlp_hidden_act",
-                          "mlp_ratio",
-                          "moe_gate_up_proj",
-                          "moe_intermediate_size",
-                          "moe_jitter_eps",
-                          "moe_latent_size",
-                          "moe_loss_weight",
-                          "moe_normalize_expert_weights",
-                          "moe_num_shared_experts",
-                          "moe_routed_scaling_factor",
-                          "moe_router_dtype",
-                          "moe_router_logit_softcapping",
-                          "moe_token_dropout",
-                          "n_shared_experts",
-                          "norm_topk_prob",
-                          "output_gate_type",
-                          "output_router_logits",
-                          "prefix_dense_intermediate_size",
-                          "prefix_dense_sliding_window_pattern",
-                          "prefix",
-                          "rms_norm_eps_moe_gate",
-                          "route_scale",
-                          "routed_scaling_factor",
-                          "router_aux_loss_coef",
-                          "router_bias",
-                          "router_ignore_padding_tokens",
-                          "router_jitter_noise",
-                          "router_type",
-                          "router_z_loss_coef",
-                          "shared_expert_intermediate_size",
-                          "use_expert_bias",
-                          "attn_output_gate",
-                          "gated_attention_layers",
-                          "sparse_attention_layers",
-                          "index_topk_freq",
-                          "sliding_window_pattern",
-                          "hybrid_layer_pattern",
-                          "no_rope_layer_mask",
-                          "swiglu_limit",
-                          "moe_model_parallel_size",
-                          "model.layers.0.mlp.experts",
-                          "attn_layer_offset",
-                          "hidden_act"}) {
+  for (const char* key :
+       {"add_router_probs", "batch_prioritized_routing", "dense_act_fn", "dense_intermediate_size",
+        "expert_capacity", "expert_ffn_hidden_size", "expert_selection_fn", "ffn_act_fn", "ffn_dim",
+        "ffn_hidden_size", "gated_norm_rank", "gating", "intermediate_size_mlp", "kda_safe_gate",
+        "mlp_bias", "mlp_hidden_act", "mlp_ratio", "moe_gate_up_proj", "moe_intermediate_size",
+        "moe_jitter_eps", "moe_latent_size", "moe_loss_weight", "moe_normalize_expert_weights",
+        "moe_num_shared_experts", "moe_routed_scaling_factor", "moe_router_dtype",
+        "moe_router_logit_softcapping", "moe_token_dropout", "n_shared_experts", "norm_topk_prob",
+        "output_gate_type", "output_router_logits", "prefix_dense_intermediate_size",
+        "prefix_dense_sliding_window_pattern", "prefix", "rms_norm_eps_moe_gate", "route_scale",
+        "routed_scaling_factor", "router_aux_loss_coef", "router_bias",
+        "router_ignore_padding_tokens", "router_jitter_noise", "router_type", "router_z_loss_coef",
+        "shared_expert_intermediate_size", "use_expert_bias", "attn_output_gate",
+        "gated_attention_layers", "sparse_attention_layers", "index_topk_freq",
+        "sliding_window_pattern", "hybrid_layer_pattern", "no_rope_layer_mask", "swiglu_limit",
+        "moe_model_parallel_size", "model.layers.0.mlp.experts", "*.mlp.experts",
+        "attn_layer_offset", "hidden_act", "dense_attention_every_n_layers", "dense_attn_first",
+        "dense_window_layers", "sparse_rope_layers", "sparse_rotary_layers",
+        "sliding_layer_pattern", "shared_kv_layer_mask", "index_topk_pattern",
+        "sparse_indexer_layers", "label2id",
+        // Each for a word that says what else a name is about.
+        "experts_width", "use_double_wide_mlp", "expert_lora_rank", "zaya_mlp_expansion",
+        "mlp_multipliers", "mlp_alpha_factor", "moe_orthogonal_loss_lambda",
+        "router_scaling_factor", "moe_eval_capacity_factor", "moe_aux_loss_coeff",
+        "moe_apply_router_weight_on_input", "moe_router_enable_expert_bias",
+        "expert_initializer_range", "moe_norm_min", "layernorm_mlp_alpha", "use_mlp_layer_norm",
+        "moe_renormalize", "mlp_clamp", "moe_router_activation", "moe_router_activation_func",
+        "moe_topk_method", "moe_router_pre_softmax", "mlp_up_softcap", "moe_router_use_sigmoid",
+        "moe_scoring", "moe_temperature", "moe_use_aux_free", "moe_load_balancing",
+        "moe_drop_tokens", "router_noise", "enable_moe_fp32_combine", "moe_fp8", "moe_quantized",
+        "moe_bits", "expert_parallel", "moe_grouped_gemm", "moe_fuse", "moe_permute_fusion",
+        "moe_kernel", "moe_backend", "experts_implementation", "moe_shared_expert_overlap",
+        "moe_dispatcher", "moe_recompute", "shared_moe_mode", "moe_group_experts",
+        "moe_use_hard_gate", "mlp_gating", "residual_moe", "use_mixed_mlp_moe", "moe_aux_loss_freq",
+        "moe_dense_experts_token_type_id", "moe_enable_early_router", "moe_layer_feed_fake_token",
+        "moe_layer_recompute", "moe_num_secondary_experts"}) {
     config[key] = 1;
     EXPECT_EQ(ModelShape::from_config(config.dump()), ModelShape::uniform(8, 2, 16)) << key;
   }

@@ -51,7 +51,7 @@ class MOETAP_API ModelShape {
   // Reads a Hugging Face config.json or Mistral params.json (its text, or a file), with the key
   // names that model families use. The model may be under "text_config". ArgumentError that names
   // the key for anything that is not understood for certain: a dense model (at most one expert), a
-  // layer schedule under an unknown name, layers that differ in top_k or experts.
+  // key that may be a layer schedule under an unknown name, layers that differ in top_k or experts.
   static ModelShape from_config(std::string_view json);
   static ModelShape from_config_file(const std::filesystem::path& path);
 
