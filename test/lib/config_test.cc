@@ -277,6 +277,7 @@ TEST(Config, DenseModelIsAnError) {  // H26
            R"({"num_hidden_layers": 32, "num_experts": 8, "top_k_experts": 2,
                "enable_moe_block": false})",
            R"({"num_hidden_layers": 32, "num_experts": 1, "moe_topk": 1})",
+           R"({"num_hidden_layers": 32, "num_experts": 0, "num_selected_experts": 2})",
            R"({"num_hidden_layers": 2, "num_experts": [1, 1], "moe_topk": [1, 1]})",
            R"({"num_hidden_layers": 32, "num_experts": 8, "moe_topk": 2, "use_moe": false})",
            R"({"num_hidden_layers": 32, "num_experts": 8, "moe_topk": 2, "use_moe": 0})",
