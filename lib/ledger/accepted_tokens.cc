@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 
 #include "lib/internal/number_format.h"
 
@@ -46,6 +47,10 @@ void check_accepted(Step step, RequestId request, TokenRange positions, std::int
         "begin at token {}, and those before it stand where they are",
         step, request, token, i, drafts - positions.start));
   }
+}
+
+bool is_in_place(std::span<const std::int64_t> accepted) {
+  return std::ranges::equal(accepted, std::views::iota(std::int64_t{0}, std::ssize(accepted)));
 }
 
 void check_in_place(Step step, RequestId request, std::span<const std::int64_t> accepted,

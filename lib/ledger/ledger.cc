@@ -246,7 +246,10 @@ void Ledger::schedule(Step step, RequestId request, TokenRange positions,
     State::forget_origins(r, positions);
     r.computed = std::max(r.computed, positions.end);
   }
-  r.last = std::max(r.last, step);
+  if (step >= r.last) {
+    r.before_last = flight.before;
+    r.last = step;
+  }
   s.last = std::max(s.last, step);
 }
 

@@ -78,24 +78,39 @@ void Ledger::State::stand(Request& request, Step step, std::int64_t num_tokens) 
   if (sampled) request.computed = std::max(request.computed, num_tokens - 1);
   request.accepted_in = std::max(request.accepted_in, step);
   for (Request::InFlight& flight : request.in_flight) settle_begin(request, flight);
-  forget_covered(request, {0, num_tokens - 1});  // by steps that are over
+  forget_covered_before(request, num_tokens - 1);
 }
 
-// Tokens whose rows are known: none if the step's start is not known.
+// Tokens whose rows are known: none if the step's start is not known. If a token of a step moves
+// that was to compute known tokens again, the step began elsewhere.
 std::int64_t Ledger::State::count_standing(const Request::InFlight& flight,
                                            std::int64_t num_tokens) {
-  return flight.guessed ? 0 : detail::count_standing(flight.positions, num_tokens);
+  if (flight.guessed || computes_again(flight)) return 0;
+  return detail::count_standing(flight.positions, num_tokens);
+}
+
+bool Ledger::State::computes_again(const Request::InFlight& flight) {
+  return flight.goes_back && flight.prefill;
+}
+
+// Whether the step has no drafts. `accepted` may then leave tokens out.
+bool Ledger::State::stays(const Request::InFlight* flight,
+                          std::span<const std::int64_t> accepted) const {
+  if (flight == nullptr || drafts == Drafts::chain) return true;
+  return computes_again(*flight) && detail::is_in_place(accepted);
 }
 
 void Ledger::accept(Step step, RequestId request, std::int64_t num_tokens) {
   State& s = *state_;
   auto& r = s.accepting(step, request, num_tokens, "accept()");
   const auto* const flight = s.drafts == Drafts::tree ? State::in_flight(r, step) : nullptr;
-  if (flight != nullptr && !flight->guessed && num_tokens - 1 > flight->drafts) {
+  const std::int64_t end =
+      flight == nullptr || flight->guessed ? 0 : std::min(flight->positions.end, num_tokens - 1);
+  if (flight != nullptr && end > flight->drafts) {
     throw StateError(fmt::format(
         "accept() of step {} with {} tokens of request {}, so that drafts stand at [{}, {}); say "
         "which: give `accepted`, or make the ledger with Drafts::chain where they form no tree",
-        step, num_tokens, request, flight->drafts, num_tokens - 1));
+        step, num_tokens, request, flight->drafts, end));
   }
   s.stand(r, step, num_tokens);
 }
@@ -149,7 +164,7 @@ MovePlan Ledger::accept(Step step, RequestId request, std::int64_t num_tokens,
   none.step = moved_as;
   const auto* const flight = State::in_flight(r, step);
   // Else its tokens stay where they were computed, or its rows are not wanted.
-  if (flight == nullptr || s.drafts == Drafts::chain) {
+  if (s.stays(flight, accepted)) {
     s.check_in_place(r, request, step, accepted);
     s.stand(r, step, num_tokens);
     return none;
@@ -201,6 +216,7 @@ void Ledger::State::drop_rejected(Request& request, const Request::InFlight& fli
     if (later.step <= flight.step) continue;
     later.positions = {later.positions.start - removed, later.positions.end - removed};
     later.drafts -= removed;
+    later.before.computed -= removed;
   }
   std::erase_if(request.origins, [&](const Request::Origin& origin) {
     return origin.position >= start && origin.position < end;
@@ -225,13 +241,13 @@ void Ledger::accept_blocks(Step step, RequestId request, std::int64_t num_tokens
         block_size()));
   }
   const auto* const found = State::in_flight(r, step);
-  if (found == nullptr || s.drafts == Drafts::chain) {
+  if (s.stays(found, accepted)) {
     s.check_in_place(r, request, step, accepted);
     s.stand(r, step, num_tokens);
     return;
   }
   const State::Request::InFlight flight = *found;
-  if (flight.guessed) {
+  if (flight.guessed || State::computes_again(flight)) {
     throw StateError(fmt::format(
         "accept_blocks() of step {} of request {}, which was reported to begin at position {}, but "
         "it is not known to; accept the steps before it, and report it again where it begins",

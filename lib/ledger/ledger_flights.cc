@@ -17,26 +17,45 @@ constexpr std::size_t kMostInFlight = 64;
 
 }  // namespace
 
+// What there was before the step, also if it was reported already.
+Ledger::State::Request::Before Ledger::State::before(const Request& request, Step step,
+                                                     TokenRange positions) {
+  if (const auto* const earlier = in_flight(request, step)) return earlier->before;
+  if (step > request.last) return {request.last, request.computed};
+  if (step == request.last) return request.before_last;
+  return {request.last, positions.start};
+}
+
 // A decode step's first token was sampled, or will have been. The tokens after it, and after the
 // known tokens, are drafts. What a request had when it was placed is known, and so is where a step
-// begins that computes it.
+// begins that computes it. A step that goes back computes tokens again, or its begin was guessed
+// too low. Of a tree, it is taken for such a guess unless all its tokens are known.
 Ledger::State::Request::InFlight Ledger::State::planned(const Request& request, Step step,
                                                         TokenRange positions) const {
-  const auto* const earlier = in_flight(request, step);
+  const auto [start, end] = positions;
   Request::InFlight flight{
-      .step = step,
-      .positions = positions,
-      .drafts = std::min(positions.end, std::max(positions.start + 1, request.num_tokens)),
-      .after = earlier != nullptr ? earlier->after : request.last,
-      .prefill = positions.start + 1 < request.placed};
-  if (MOETAP_OFF("H30 rows of drafts")) flight.drafts = positions.end;
+      .step = step, .positions = positions, .before = before(request, step, positions)};
+  flight.goes_back = start < flight.before.computed && !MOETAP_OFF("H30 guesses that go back");
+  const bool is_low = flight.goes_back && end > request.num_tokens && drafts == Drafts::tree;
+  flight.drafts = std::min(end, std::max(start + 1, request.num_tokens));
+  if (MOETAP_OFF("H30 rows of drafts")) flight.drafts = end;
+  flight.prefill =
+      !is_low && (start + 1 < request.placed || (flight.goes_back && !has_drafts(request, step)));
   flight.guessed = ends_in_drafts(request, flight) && is_guess(request, flight);
   return flight;
 }
 
-// The step's own, or those of one before it: where the request's next step begins is not known.
+// Whether another step in flight has.
+bool Ledger::State::has_drafts(const Request& request, Step step) {
+  return std::ranges::any_of(request.in_flight, [step](const Request::InFlight& flight) {
+    return flight.step != step && flight.drafts < flight.positions.end;
+  });
+}
+
+// The step's own, or those of one before it: where the request's next step begins is not known. A
+// step that goes back may be one of these too.
 bool Ledger::State::ends_in_drafts(const Request& request, const Request::InFlight& flight) {
-  return flight.drafts < flight.positions.end || !request.in_flight.empty();
+  return flight.drafts < flight.positions.end || flight.goes_back || !request.in_flight.empty();
 }
 
 // A step begins where the previous one ended. After a step with drafts this is a guess until
@@ -46,8 +65,10 @@ bool Ledger::State::is_guess(const Request& request, const Request::InFlight& fl
   if (drafts == Drafts::chain || flight.prefill || MOETAP_OFF("H30 where a step begins")) {
     return false;
   }
-  if (flight.after > request.accepted_in) {
-    return flight.after <= request.forgotten || in_flight(request, flight.after) != nullptr;
+  const auto [previous, computed] = flight.before;
+  if (previous > std::max(request.accepted_in, request.preempted_in)) {
+    return previous <= request.forgotten || in_flight(request, previous) != nullptr ||
+           flight.positions.start != computed;
   }
   return flight.positions.start != request.num_tokens - 1;
 }
@@ -65,15 +86,26 @@ const Ledger::State::Request::InFlight* Ledger::State::in_flight(const Request& 
   return found == request.in_flight.end() ? nullptr : &*found;
 }
 
-// A step in flight begins after all tokens that were accepted: its rows before that are of a wrong
-// guess. If a step begins elsewhere than reported, it is not known which of its rows is which
+// A step in flight begins after all tokens that were accepted, and after the prompt if that is
+// computed: its rows before that are of a wrong guess.
+TokenRange Ledger::State::positions_with_rows(const Request& request,
+                                              const Request::InFlight& flight) {
+  const auto [start, end] = flight.positions;
+  if (flight.prefill) return {start, end};
+  const auto [previous, computed] = flight.before;
+  const bool follows = previous > request.preempted_in && computed >= request.placed;
+  const std::int64_t first = std::max(request.num_tokens - 1, follows ? request.placed : 0);
+  return {std::clamp(first, start, end), end};
+}
+
+// If a step begins elsewhere than reported, it is not known which of its rows is which
 // token's.
 void Ledger::State::settle_begin(Request& request, Request::InFlight& flight) {
   if (flight.prefill) return;
   const auto [start, end] = flight.positions;
-  const std::int64_t first = std::min(end, request.num_tokens - 1);
+  const std::int64_t first = positions_with_rows(request, flight).start;
   for (std::int64_t p = start; p < first; ++p) drop_row_of(request, p, flight.step);
-  if (drafts == Drafts::chain || flight.after > request.accepted_in) return;
+  if (drafts == Drafts::chain || flight.before.step > request.accepted_in) return;
   flight.guessed = is_guess(request, flight);
   for (std::int64_t p = start; flight.guessed && p < end; ++p) drop_row_of(request, p, flight.step);
   for (std::int64_t p = start; !flight.guessed && p < flight.drafts; ++p) {
@@ -159,7 +191,7 @@ std::size_t Ledger::State::num_rows(const Request& request, TokenRange positions
 void Ledger::State::compute(Request& request, const Request::InFlight& flight) {
   std::int64_t drafts_from = flight.guessed ? flight.positions.start : flight.drafts;
   if (drafts == Drafts::chain) drafts_from = flight.positions.end;
-  for_each_block(flight.positions, [&](std::size_t index, int first, int end) {
+  for_each_block(positions_with_rows(request, flight), [&](std::size_t index, int first, int end) {
     const auto begin = static_cast<std::int64_t>(index) * book.block_size();
     const auto draft = std::clamp<std::int64_t>(drafts_from - begin, first, end);
     book.compute(flight.step, request.claims[index].block, first, static_cast<int>(draft), end);
@@ -170,7 +202,7 @@ void Ledger::State::compute(Request& request, const Request::InFlight& flight) {
 // stay on top. Drafts that moved are not kept.
 void Ledger::State::cover(Request& request, const Request::InFlight& flight) {
   const std::size_t before = request.covered.size();
-  const auto [start, end] = flight.positions;
+  const auto [start, end] = positions_with_rows(request, flight);
   for (std::int64_t position = start; position < end; ++position) {
     const auto place = own_place(request, position);
     if (!place || stamp_at(*place).step() == 0) continue;
@@ -230,6 +262,19 @@ void Ledger::State::withdraw(Request& request, Step step) {
 void Ledger::State::forget_covered(Request& request, TokenRange positions) {
   std::erase_if(request.covered, [positions](const Request::Covered& row) {
     return row.position >= positions.start && row.position < positions.end;
+  });
+}
+
+// Their steps are over. But one that goes back may still be reported elsewhere.
+void Ledger::State::forget_covered_before(Request& request, std::int64_t position) {
+  const auto is_under_one = [&](const Request::Covered& row) {
+    return std::ranges::any_of(request.in_flight, [&](const Request::InFlight& flight) {
+      return flight.goes_back && flight.positions.start <= row.position &&
+             row.position < flight.positions.end;
+    });
+  };
+  std::erase_if(request.covered, [&](const Request::Covered& row) {
+    return row.position < position && !is_under_one(row);
   });
 }
 

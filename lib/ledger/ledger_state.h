@@ -36,13 +36,20 @@ struct MOETAP_HIDDEN Ledger::State {
       detail::RowStamp stamp;
     };
 
+    // What the request had before one of its steps was first reported.
+    struct Before {
+      Step step = 0;  // its previous one
+      std::int64_t computed = 0;
+    };
+
     // A step with drafts, or one after it, until accept() says which were accepted. It may be
     // reported again.
     struct InFlight {
       Step step = 0;
       TokenRange positions;
+      Before before;
       std::int64_t drafts = 0;  // positions from here on are drafts
-      Step after = 0;           // the request's previous step
+      bool goes_back = false;   // begins before what was computed
       bool prefill = false;     // continues with known tokens
       bool guessed = false;     // not yet confirmed that it begins there
     };
@@ -59,9 +66,10 @@ struct MOETAP_HIDDEN Ledger::State {
     std::int64_t kept = 0;    // preempt_keeping() returned the rows below to its caller
     std::int64_t unkept = 0;  // rows from `kept` to here are of such a run and were not read
     Step last = 0;            // the newest step that computes positions of it
-    Step accepted_in = 0;     // the newest step of this run that accept() was called for
-    Step preempted_in = 0;    // steps up to this one are of an earlier run
-    Step kept_in = 0;         // steps up to this one are of a kept run, or an earlier one
+    Before before_last;
+    Step accepted_in = 0;   // the newest step of this run that accept() was called for
+    Step preempted_in = 0;  // steps up to this one are of an earlier run
+    Step kept_in = 0;       // steps up to this one are of a kept run, or an earlier one
     bool wants_rows = true;
     bool preempted = false;
   };
@@ -90,11 +98,14 @@ struct MOETAP_HIDDEN Ledger::State {
   static void forget_origins(Request& request, TokenRange positions);
   void reject(Request& request, Step step);
 
+  static Request::Before before(const Request& request, Step step, TokenRange positions);
   Request::InFlight planned(const Request& request, Step step, TokenRange positions) const;
+  static bool has_drafts(const Request& request, Step step);
   static bool ends_in_drafts(const Request& request, const Request::InFlight& flight);
   bool may_be_corrected(const Request& request, const Request::InFlight& flight) const;
   bool is_guess(const Request& request, const Request::InFlight& flight) const;
   void settle_begin(Request& request, Request::InFlight& flight);
+  static TokenRange positions_with_rows(const Request& request, const Request::InFlight& flight);
   static const Request::InFlight* in_flight(const Request& request, Step step);
   std::size_t num_rows(const Request& request, TokenRange positions) const;
   void compute(Request& request, const Request::InFlight& flight);
@@ -102,9 +113,12 @@ struct MOETAP_HIDDEN Ledger::State {
   void cover(Request& request, const Request::InFlight& flight);
   void withdraw(Request& request, Step step);
   static void forget_covered(Request& request, TokenRange positions);
+  static void forget_covered_before(Request& request, std::int64_t position);
   bool of_earlier_run(const Request& request, Step step) const {
     return request.preempted || step <= request.preempted_in;
   }
+  static bool computes_again(const Request::InFlight& flight);
+  bool stays(const Request::InFlight* flight, std::span<const std::int64_t> accepted) const;
   static std::int64_t count_standing(const Request::InFlight& flight, std::int64_t num_tokens);
   // The request, for an accept() of this step.
   Request& accepting(Step step, RequestId id, std::int64_t num_tokens, const char* call);

@@ -138,5 +138,19 @@ TEST_F(LedgerDraftBlocks, RefusesWhatCannotBe) {
   EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.5 2.7 ");
 }
 
+// The blocks that it would give up are those of other tokens.
+TEST_F(LedgerDraftBlocks, AGuessThatGoesBackHasNoTokensToMove) {
+  ledger.schedule(2, 1, {0, 2});
+  expect_throw<StateError>(
+      [&] {
+        ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+      },
+      {"step 2", "begin at position 0", "report it again"});
+  ledger.schedule(2, 1, {2, 5});
+  land(2, {5, 6, 7});
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.5 2.7 ");
+}
+
 }  // namespace
 }  // namespace moetap

@@ -85,7 +85,7 @@ TEST(LedgerRandom, NoHistoryMakesAWrongRowClaimToBeRight) {
         Event::kept,        Event::sampled_late, Event::moves,        Event::rows_moved,
         Event::copies,      Event::fills,        Event::flushes,      Event::forgotten,
         Event::taken_early, Event::held_back,    Event::failed_steps, Event::guessed_again,
-        Event::uncovered}) {
+        Event::guessed_low, Event::uncovered}) {
     EXPECT_GT(counts[event], 1000) << kEventNames[static_cast<std::size_t>(event)];
   }
   EXPECT_GT(counts[Event::present],

@@ -118,6 +118,7 @@ void Engine::schedule() {
     work.blocks = request.blocks;
     set_rows(request, work, step.step);
     request.computed = guess_end(work);
+    if (options_.trees && chance(15)) guess_low(request, work, step.step);
     request.reach = reach;
     request.known_to_worker = true;
     if (work.prefill) cache(request, request.computed);
@@ -167,8 +168,10 @@ void Engine::set_rows(Request& request, Work& work, Step step) {
   request.known = std::max(request.known, work.positions.end);
   work.rows.clear();
   for (std::int64_t p = 0; p < std::ssize(request.rows); ++p) uncover(request, p, step);
+  const std::int64_t first = std::max(request.run->prefill, size(request.tokens) - 1);
   for (std::int64_t p = work.positions.start; p < work.positions.end; ++p) {
     work.rows.push_back(oracle_.make(step));
+    if (!work.prefill && p < first) continue;  // it cannot begin there
     if (request.wants_rows) {
       cover(request, p, work.rows.back());
     } else {
@@ -333,7 +336,9 @@ void Engine::correct(Request& request, bool landed) {
       request.reach += work.positions.size();
       // Not past where the steps end if all drafts stand: a step that is not corrected may lie
       // there.
-      request.computed = std::min(request.reach, std::max(request.computed + 1, guess_end(work)));
+      const std::int64_t end = guess_end(work);
+      if (!next && options_.trees && chance(15)) guess_low(request, work, step.step);
+      request.computed = std::min(request.reach, std::max(request.computed + 1, end));
     }
   }
 }
@@ -345,6 +350,34 @@ void Engine::guess_again(Request& request, Work& work, Step step) {
   ledger_.schedule(step, request.id, positions);
   set_rows(request, work, step);
   ++counts_[Event::guessed_again];
+}
+
+// Before tokens that are computed already, known ones too. A step is only known to be a guess if it
+// or one before it has drafts.
+void Engine::guess_low(Request& request, Work& work, Step step) {
+  bool is_next = true;
+  bool has_drafts = work.positions.size() > 1;
+  for (const InFlight& earlier : in_flight_) {
+    const auto found = std::ranges::find(earlier.work, work.run, &Work::run);
+    if (earlier.step >= step || found == earlier.work.end()) continue;
+    is_next = false;
+    has_drafts |= !found->prefill && found->positions.size() > 1;
+  }
+  const std::int64_t start = work.positions.start - 1 - draw(6);
+  const TokenRange positions{start, start + work.positions.size()};
+  if (is_next || !has_drafts || work.prefill || start < 0) return;
+  // A step whose tokens are all known may as well compute them again.
+  if (positions.end <= size(request.tokens)) return;
+  if (request.wants_rows && moved_since(request, positions, step)) return;
+  try {
+    ledger_.schedule(step, request.id, positions);
+  } catch (const StateError&) {  // others have its blocks
+    ++counts_[Event::refused_calls];
+    return;
+  }
+  work.positions = positions;
+  set_rows(request, work, step);
+  ++counts_[Event::guessed_low];
 }
 
 // Of a tree, the ledger may not be told, or refuse to be told since blocks moved: it then knows

@@ -203,6 +203,7 @@ class Engine {
   void correct(Request& request, bool landed);
   void correct(Request& request, Work& work, Step step, bool landed);
   void guess_again(Request& request, Work& work, Step step);
+  void guess_low(Request& request, Work& work, Step step);
   void drain();
 
   // engine_drafts.cc: trees of drafts, and runs whose tokens are kept

@@ -142,6 +142,7 @@ void Engine::fill(Request& request) {
   Put put;
   put.fill = ledger_.fill(++step_, request.id, work.positions);
   ++counts_[Event::fills];
+  work.prefill = true;
   set_rows(request, work, step_);
   request.computed = request.reach = request.run->next = work.positions.end;
   if (!request.wants_rows) return;
@@ -359,6 +360,7 @@ void Engine::load(Request& request) {
   Work work;
   work.blocks = request.blocks;
   work.positions = {request.computed, request.computed + (1 + draw(most - 1)) * kBlock};
+  work.prefill = true;
   set_rows(request, work, ++step_);
   RowRefs rows = work.rows;
   std::int64_t right = 0;

@@ -66,6 +66,7 @@ constexpr Fault kFaults[] = {
     {"H30 blocks that moved since", 1000},
     {"H30 rows over drafts that moved", 1000},
     {"H30 where a step begins", 1000},
+    {"H30 guesses that go back", 2000},
     {"H30 rows where a step no longer begins", 1000},
     {"H30 rows under a guess", 1000},
     {"H30 tokens that stand elsewhere", 100},

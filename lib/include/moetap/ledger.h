@@ -97,6 +97,11 @@ class MOETAP_API Ledger {
   // A position has the row of the newest step that covers it, and once that step is reported
   // elsewhere, the row that it covered. This holds for the newest 64 steps of a request.
   //
+  // A step may begin before tokens that are computed already. If it has drafts of a tree, it is
+  // taken for a guess that is too low: those tokens keep their rows, and the step's are missing
+  // until it is reported where it begins. Otherwise it computes the tokens again, and the rows are
+  // its own until it is reported elsewhere.
+  //
   // RangeError if the positions leave the blocks. StateError if
   // - a position lies in a block that the request shares or lost;
   // - a position lies in a block that others hit whole, and has another row there;
