@@ -15,6 +15,7 @@
 #include "ipc/system/fork_guard.h"
 #include "lib/internal/injection.h"
 #include "lib/internal/number_format.h"
+#include "lib/internal/text.h"
 
 namespace moetap {
 namespace {
@@ -145,10 +146,10 @@ class NativeReader : public SlotReadTransport {
           "Start the worker and a new reader",
           step, segment_.name(), worker_, last_step_));
     }
-    throw TimeoutError(fmt::format(
-        "step {} of {} did not come within {} ms; the worker, process {}, lives and its last step "
-        "was {}: see what it waits for, or raise the timeout",
-        step, segment_.name(), timeout.count(), worker_, last_step_));
+    throw TimeoutError(
+        fmt::format("step {} of {} has not come{}; the worker, process {}, lives and its last step "
+                    "was {}: see what it waits for, or raise the timeout",
+                    step, segment_.name(), detail::within(timeout), worker_, last_step_));
   }
 
   void throw_if_failed(Step step) {

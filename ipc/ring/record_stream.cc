@@ -6,6 +6,7 @@
 
 #include "ipc/internal/names.h"
 #include "lib/internal/number_format.h"
+#include "lib/internal/text.h"
 
 namespace moetap {
 
@@ -26,9 +27,9 @@ void RecordStream::throw_timeout(const std::string& what, Milliseconds timeout) 
                     name_, what, outcomes_.last()));
   }
   throw TimeoutError(fmt::format(
-      "waited {} ms for {} from {}; the last step that came is {}, and the worker lives: is it "
-      "still in its forward pass, or was the step never published?",
-      timeout.count(), what, name_, outcomes_.last()));
+      "{} has not come from {}{}; the last step that came is {}, and the worker lives: is it still "
+      "in its forward pass, or was the step never published?",
+      what, name_, detail::within(timeout), outcomes_.last()));
 }
 
 }  // namespace moetap

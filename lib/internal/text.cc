@@ -21,6 +21,10 @@ std::string join_ranges(std::span<const int> numbers) {
   return text;
 }
 
+std::string within(std::chrono::milliseconds timeout) {
+  return timeout.count() > 0 ? fmt::format(" within {} ms", timeout.count()) : "";
+}
+
 std::string join(std::span<const std::string_view> words) {
   std::string text;
   for (const std::string_view word : words) {

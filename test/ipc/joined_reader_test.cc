@@ -82,6 +82,18 @@ TEST_F(JoinedReaderTest, H35RanksInLockstepWithRingsOfOneStepAreReadInTurn) {
   EXPECT_EQ(second.join(), 0);
 }
 
+TEST_F(JoinedReaderTest, H35ALateRankIsNamedWithTheTimeThatWasWaited) {
+  const Endpoint own = member(parts(), 0);
+  ChannelProducer first(own);
+  const ChannelProducer second(member(parts(), 1));
+  const auto reader = make_joined_reader(endpoint, parts(), make_device_reader);
+  publish(first, own, 1, 0);
+  const std::string text = message_of<TimeoutError>([&] { reader->wait_for(1, Milliseconds(30)); });
+  EXPECT_TRUE(contains(text, "for step 1 of all 2 ranks, of part 1")) << text;
+  EXPECT_TRUE(contains(text, "the last step that came is 0, and the worker lives")) << text;
+  EXPECT_FALSE(contains(text, " 0 ms")) << text;
+}
+
 // The start of one rank may depend on steps of another, as a warm-up's do.
 TEST_F(JoinedReaderTest, H35ThoseThatAreThereAreReadWhileOthersAreWaitedFor) {
   endpoint.ring_depth = 1;
