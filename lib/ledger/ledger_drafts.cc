@@ -61,6 +61,15 @@ void Ledger::State::reject(Request& request, Step step) {
                 [step](const Request::Origin& origin) { return origin.step <= step; });
 }
 
+// With the steps in flight: drafts that were rejected are not computed any more.
+std::int64_t Ledger::State::computed_with(const Request& request) {
+  std::int64_t computed = request.num_tokens - 1;
+  for (const Request::InFlight& flight : request.in_flight) {
+    computed = std::max(computed, flight.positions.end);
+  }
+  return computed;
+}
+
 // Applies the number of tokens, once it is known which rows are theirs.
 void Ledger::State::stand(Request& request, Step step, std::int64_t num_tokens) {
   if (of_earlier_run(request, step) && num_tokens > request.num_tokens) {
@@ -72,9 +81,10 @@ void Ledger::State::stand(Request& request, Step step, std::int64_t num_tokens) 
   const bool sampled = num_tokens > request.num_tokens;
   request.num_tokens = num_tokens;
   reject(request, step);
-  std::erase_if(request.in_flight,
-                [step](const Request::InFlight& flight) { return flight.step <= step; });
+  const auto ended = std::erase_if(
+      request.in_flight, [step](const Request::InFlight& flight) { return flight.step <= step; });
   if (of_earlier_run(request, step)) return;
+  if (ended > 0) request.computed = std::min(request.computed, computed_with(request));
   if (sampled) request.computed = std::max(request.computed, num_tokens - 1);
   request.accepted_in = std::max(request.accepted_in, step);
   for (Request::InFlight& flight : request.in_flight) settle_begin(request, flight);
@@ -93,7 +103,7 @@ bool Ledger::State::computes_again(const Request::InFlight& flight) {
   return flight.goes_back && flight.prefill;
 }
 
-// Whether the step has no drafts. `accepted` may then leave tokens out.
+// Whether the step has no drafts that may move. `accepted` may then leave tokens out.
 bool Ledger::State::stays(const Request::InFlight* flight,
                           std::span<const std::int64_t> accepted) const {
   if (flight == nullptr || drafts == Drafts::chain) return true;
@@ -196,11 +206,36 @@ MovePlan Ledger::accept(Step step, RequestId request, std::int64_t num_tokens,
   return std::move(settled.plan);
 }
 
+// Tokens of `step` are dropped, the last `removed` of these positions. A later step that was
+// guessed to begin among them has no rows, and is taken to begin where they end.
+void Ledger::State::move_up(Request& request, Request::InFlight& later, TokenRange step,
+                            std::int64_t removed) {
+  later.before.computed = std::max(later.before.computed, step.end) - removed;
+  const auto [start, end] = later.positions;
+  if (end <= step.start) return;
+  if (start >= step.end) {
+    later.positions = {start - removed, end - removed};
+    later.drafts -= removed;
+    return;
+  }
+  for (std::int64_t p = start; p < end; ++p) drop_row_of(request, p, later.step);
+  const std::int64_t first = step.end - removed;
+  later.positions = {first, first + end - start};
+  later.drafts = first + 1;
+  later.goes_back = later.prefill = false;
+  later.guessed = true;
+}
+
 // The positions after the step's move up, since it has fewer.
 void Ledger::State::drop_rejected(Request& request, const Request::InFlight& flight,
                                   std::span<const std::int64_t> accepted) {
   const std::int64_t start = flight.positions.start;
   const std::int64_t end = flight.positions.end;
+  const std::int64_t removed = end - start - std::ssize(accepted);
+  for (Request::InFlight& later : request.in_flight) {
+    if (later.step > flight.step) move_up(request, later, flight.positions, removed);
+  }
+
   const auto first = request.claims.begin() + start;
   std::pmr::vector<BlockClaim> kept(&pool);
   for (const std::int64_t token : accepted) kept.push_back(first[token]);
@@ -209,15 +244,7 @@ void Ledger::State::drop_rejected(Request& request, const Request::InFlight& fli
     if (!stays && own_place(request, start + token)) book.give(first[token].block);
   }
   request.claims.erase(std::ranges::copy(kept, first).out, first + (end - start));
-
-  const std::int64_t removed = end - start - std::ssize(accepted);
-  request.computed -= removed;
-  for (Request::InFlight& later : request.in_flight) {
-    if (later.step <= flight.step) continue;
-    later.positions = {later.positions.start - removed, later.positions.end - removed};
-    later.drafts -= removed;
-    later.before.computed -= removed;
-  }
+  request.computed = std::max(request.computed, end) - removed;
   std::erase_if(request.origins, [&](const Request::Origin& origin) {
     return origin.position >= start && origin.position < end;
   });
@@ -240,19 +267,28 @@ void Ledger::accept_blocks(Step step, RequestId request, std::int64_t num_tokens
         "ones by accept() with a step number of their own",
         block_size()));
   }
+  if (s.drafts == Drafts::chain) {
+    throw StateError(
+        "accept_blocks() of a ledger for Drafts::chain, whose requests keep the blocks of rejected "
+        "tokens; call accept(), or make the ledger for Drafts::tree");
+  }
   const auto* const found = State::in_flight(r, step);
-  if (s.stays(found, accepted)) {
+  if (found == nullptr) {
+    s.check_blocks_stay(r, request, step);
     s.check_in_place(r, request, step, accepted);
     s.stand(r, step, num_tokens);
     return;
   }
   const State::Request::InFlight flight = *found;
-  if (flight.guessed || State::computes_again(flight)) {
+  const bool all_stay =
+      detail::is_in_place(accepted) && std::ssize(accepted) == flight.positions.size();
+  if (flight.guessed || (State::computes_again(flight) && !all_stay)) {
     throw StateError(fmt::format(
         "accept_blocks() of step {} of request {}, which was reported to begin at position {}, but "
         "it is not known to; accept the steps before it, and report it again where it begins",
         step, request, flight.positions.start));
   }
+  if (State::computes_again(flight)) return s.stand(r, step, num_tokens);
   const std::int64_t start = flight.positions.start;
   const std::int64_t count = State::count_standing(flight, num_tokens);
   detail::check_accepted(step, request, flight.positions, flight.drafts, count, accepted);
@@ -263,6 +299,16 @@ void Ledger::accept_blocks(Step step, RequestId request, std::int64_t num_tokens
   }
   s.drop_rejected(r, flight, accepted);
   s.stand(r, step, num_tokens);
+}
+
+// What a step that is over gave up is not known any more.
+void Ledger::State::check_blocks_stay(const Request& request, RequestId id, Step step) const {
+  if (!request.wants_rows || of_earlier_run(request, step)) return;
+  if (step > std::max(request.accepted_in, request.forgotten)) return;
+  throw StateError(fmt::format(
+      "accept_blocks() of step {} of request {}, but steps up to {} are over: it was accepted, or "
+      "is not one of the newest {} in flight; accept each step once, in order",
+      step, id, std::max(request.accepted_in, request.forgotten), kMostInFlight));
 }
 
 // If nothing is known of a step's drafts, no token can have been accepted elsewhere.

@@ -10,13 +10,6 @@ namespace moetap {
 using detail::BlockClaim;
 using detail::RowStamp;
 
-namespace {
-
-// More than any pipeline has. An engine that never calls accept() has no more either.
-constexpr std::size_t kMostInFlight = 64;
-
-}  // namespace
-
 // What there was before the step, also if it was reported already.
 Ledger::State::Request::Before Ledger::State::before(const Request& request, Step step,
                                                      TokenRange positions) {
@@ -36,11 +29,12 @@ Ledger::State::Request::InFlight Ledger::State::planned(const Request& request, 
   Request::InFlight flight{
       .step = step, .positions = positions, .before = before(request, step, positions)};
   flight.goes_back = start < flight.before.computed && !MOETAP_OFF("H30 guesses that go back");
-  const bool is_low = flight.goes_back && end > request.num_tokens && drafts == Drafts::tree;
+  const bool is_known = end <= request.num_tokens;
+  const bool is_low = flight.goes_back && !is_known && drafts == Drafts::tree;
   flight.drafts = std::min(end, std::max(start + 1, request.num_tokens));
   if (MOETAP_OFF("H30 rows of drafts")) flight.drafts = end;
-  flight.prefill =
-      !is_low && (start + 1 < request.placed || (flight.goes_back && !has_drafts(request, step)));
+  const bool again = flight.goes_back && (is_known || !has_drafts(request, step));
+  flight.prefill = !is_low && (start + 1 < request.placed || again);
   flight.guessed = ends_in_drafts(request, flight) && is_guess(request, flight);
   return flight;
 }

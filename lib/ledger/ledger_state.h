@@ -19,6 +19,10 @@ namespace moetap {
 struct MOETAP_HIDDEN Ledger::State {
   using Claims = std::pmr::vector<detail::BlockClaim>;
 
+  // Steps of a request. More than any pipeline has. An engine that never calls accept() has no more
+  // either.
+  static constexpr std::size_t kMostInFlight = 64;
+
   struct Request {
     explicit Request(std::pmr::memory_resource* memory)
         : claims(memory), origins(memory), covered(memory), in_flight(memory) {}
@@ -97,6 +101,7 @@ struct MOETAP_HIDDEN Ledger::State {
   void keep_origins(Request& request, std::size_t index) const;
   static void forget_origins(Request& request, TokenRange positions);
   void reject(Request& request, Step step);
+  static std::int64_t computed_with(const Request& request);
 
   static Request::Before before(const Request& request, Step step, TokenRange positions);
   Request::InFlight planned(const Request& request, Step step, TokenRange positions) const;
@@ -122,6 +127,7 @@ struct MOETAP_HIDDEN Ledger::State {
   static std::int64_t count_standing(const Request::InFlight& flight, std::int64_t num_tokens);
   // The request, for an accept() of this step.
   Request& accepting(Step step, RequestId id, std::int64_t num_tokens, const char* call);
+  void check_blocks_stay(const Request& request, RequestId id, Step step) const;
   void check_in_place(const Request& request, RequestId id, Step step,
                       std::span<const std::int64_t> accepted) const;
   void stand(Request& request, Step step, std::int64_t num_tokens);
@@ -142,6 +148,7 @@ struct MOETAP_HIDDEN Ledger::State {
   struct Settlement;
   Settlement settle(const Request& request, const Request::InFlight& flight,
                     std::span<const std::int64_t> accepted, Step moved_as) const;
+  void move_up(Request& request, Request::InFlight& later, TokenRange step, std::int64_t removed);
   void drop_rejected(Request& request, const Request::InFlight& flight,
                      std::span<const std::int64_t> accepted);
   void check_moved_as(const Settlement& settlement) const;

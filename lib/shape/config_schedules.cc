@@ -56,6 +56,7 @@ constexpr std::string_view kRead[] = {
 };
 // Keys that look like a schedule, but do not say which layers have a router.
 constexpr std::string_view kNoSchedules[] = {"architectures",
+                                             "dense_list",            // sizes of a head (HunYuan)
                                              "hybrid_layer_pattern",  // kinds of attention (MiMo)
                                              "label2id",
                                              "mlp_ratio",  // of sizes
@@ -67,6 +68,7 @@ constexpr std::string_view kNoSchedules[] = {"architectures",
                                              "moe_num_secondary_experts",       // SmallThinker
                                              "prefix_dense_intermediate_size",  // Cohere
                                              "router_type",
+                                             "uniform_expert_assignment",  // DBRX
                                              "use_mixed_mlp_moe"};  // HunYuan's shared experts
 
 // The rule for a name: one that speaks of experts, routers or MLPs is a schedule, unless another of
@@ -78,16 +80,16 @@ constexpr std::string_view kAttentionParts[] = {
     "attn", "attention", "rope", "rotary", "window", "sliding", "_kv_", "index_topk", "indexer"};
 constexpr std::string_view kOtherMatters[] = {
     // Sizes and values.
-    "size", "dim", "width", "_wide_", "rank", "expansion", "mult", "scal", "factor", "weight",
-    "bias", "initializer", "_norm_", "normaliz", "clamp",
+    "size", "hidden", "inter", "_d_", "_ff_", "dim", "width", "_wide_", "rank", "expansion", "mult",
+    "scal", "factor", "weight", "bias", "init", "_norm_", "normaliz", "_eps_", "clamp",
     // Functions.
-    "hidden_act", "activation", "_fn_", "method", "softmax", "softcap", "sigmoid", "scor", "logit",
-    "prob", "temperature",
+    "_act_", "activation", "_glu_", "_fn_", "method", "softmax", "softcap", "sigmoid", "scor",
+    "logit", "prob", "temperature",
     // Training.
-    "loss", "aux", "balanc", "drop", "jitter", "noise", "capacity", "priorit",
+    "_lr_", "freeze", "loss", "aux", "balanc", "drop", "jitter", "noise", "capacity", "priorit",
     // How it is computed.
-    "dtype", "fp8", "fp32", "quant", "bits", "parallel", "fuse", "fusion", "kernel", "backend",
-    "implement", "dispatch", "recompute", "pad",
+    "dtype", "fp8", "fp32", "quant", "bits", "parallel", "_tp_", "compile", "graph", "fuse",
+    "fusion", "kernel", "backend", "_impl", "dispatch", "recompute", "pad",
     // Other parts of the model.
     "shared", "group", "gate", "gating", "residual"};
 // With one of these it is a schedule all the same.
@@ -138,7 +140,7 @@ bool looks_like_schedule(std::string_view words) {
 
 // A letter or digit for each layer, of few kinds: "dmdmdmdm".
 bool is_pattern(std::string text, int num_layers) {
-  constexpr std::size_t kMostKinds = 4;
+  constexpr std::size_t kMostKinds = 3;
   if (text.size() != static_cast<std::size_t>(num_layers)) return false;
   if (!std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) != 0; }))
     return false;

@@ -118,6 +118,101 @@ TEST_F(LedgerDraftBlocks, RowsUnderAGuessMoveUpWithTheirBlocks) {
   EXPECT_EQ(read(ledger.finish(1, 8)), "1.0 1.1 2.5 2.7 3.8 3.9 3.10 ");
 }
 
+// One that was guessed to begin among the dropped tokens, or before them.
+TEST_F(LedgerDraftBlocks, AStepThatWasGuessedTooLowBeginsAfterThem) {
+  for (const std::int64_t drafts : {2, 5, 20}) {
+    SCOPED_TRACE(drafts);
+    for (std::int64_t low = 0; low <= 2; ++low) {
+      Ledger again(64, 1);
+      again.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
+      again.schedule(1, 1, {0, 2});
+      again.accept(1, 1, 3);
+      Blocks blocks;
+      for (std::int64_t i = 0; i <= drafts; ++i) blocks.emplace_back(10 + i);
+      again.schedule(2, 1, {2, 3 + drafts}, blocks);
+      again.schedule(3, 1, {low, low + 3});
+      again.accept_blocks(2, 1, 4, Tokens{0});
+      EXPECT_TRUE(again.rows_since(1, 0).verdicts.empty());
+      again.schedule(3, 1, {3, 6}, Blocks{40, 41, 42});
+      again.accept_blocks(3, 1, 6, Tokens{0, 2});
+      const RowPlan plan = again.finish(1, 6);
+      EXPECT_TRUE(plan.verdicts.empty());
+      EXPECT_EQ(plan.slots, (std::vector<Slot>{0, 1, 10, 40, 42}));
+    }
+  }
+}
+
+TEST_F(LedgerDraftBlocks, SoDoesOneThatIsNotReportedAgainWithoutItsRows) {
+  ledger.schedule(3, 1, {3, 6}, Blocks{8});
+  land(2, {5, 6, 7});
+  ledger.accept_blocks(2, 1, 4, Tokens{0});
+  EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0 1.1 2.5 ");
+  ledger.accept(3, 1, 5);
+  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.5 missing ");
+}
+
+TEST_F(LedgerDraftBlocks, AStepBeforeThemKeepsItsRows) {
+  ledger.schedule(3, 1, {0, 2});
+  land(2, {5, 6, 7});
+  land(3, {0, 1});
+  ledger.accept_blocks(2, 1, 4, Tokens{0});
+  ledger.accept(3, 1, 4);
+  EXPECT_EQ(read(ledger.finish(1, 4)), "3.0 3.1 2.5 ");
+}
+
+// Tokens that are known are not rejected: it began elsewhere.
+TEST_F(LedgerDraftBlocks, AStepOfKnownTokensGivesNoneUp) {
+  ledger.accept_blocks(2, 1, 6, Tokens{0, 1, 2});
+  ledger.schedule(3, 1, {2, 5});
+  for (const Tokens& accepted : {Tokens{0, 1}, Tokens{}, Tokens{0, 2, 1}}) {
+    expect_throw<StateError>([&] { ledger.accept_blocks(3, 1, 8, accepted); },
+                             {"step 3", "begin at position 2", "report it again"});
+  }
+  land(3, {5, 6, 7});
+  ledger.accept_blocks(3, 1, 6, Tokens{0, 1, 2});
+  EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0 1.1 3.5 3.6 3.7 ");
+}
+
+// What it gave up is known no more.
+TEST_F(LedgerDraftBlocks, RefusesAStepThatIsOver) {
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+  expect_throw<StateError>([&] { ledger.accept_blocks(2, 1, 5, Tokens{0}); },
+                           {"step 2 of request 1", "it was accepted", "once, in order"});
+  ledger.schedule(3, 1, {4, 7}, Blocks{8, 9, 10});
+  (void)ledger.accept(3, 1, 6, Tokens{0}, 100);
+  expect_throw<StateError>([&] { ledger.accept_blocks(3, 1, 6, Tokens{0}); }, {"step 3"});
+}
+
+// Nothing is given up for a run that has no blocks any more.
+TEST_F(LedgerDraftBlocks, AStepOfAnEarlierRunTellsOfTokensOnly) {
+  ledger.preempt(1);
+  ledger.resume(1, {Blocks{0, 1, 8, 9}, 0});
+  ledger.schedule(3, 1, {0, 3});
+  ledger.accept_blocks(3, 1, 4, Tokens{0, 1, 2});
+  EXPECT_NO_THROW(ledger.accept_blocks(2, 1, 5, Tokens{0}));
+}
+
+TEST_F(LedgerDraftBlocks, RefusesAStepThatIsNotOneOfTheNewest) {
+  for (std::int64_t i = 3; i <= 66; ++i) ledger.schedule(Step(i), 1, {4, 5});
+  expect_throw<StateError>(
+      [&] {
+        ledger.accept_blocks(2, 1, 5, Tokens{0, 1});
+      },
+      {"step 2 of request 1", "newest 64"});
+}
+
+// A chain's rejected tokens keep their blocks: the next step is computed over them.
+TEST_F(LedgerDraftBlocks, RefusesALedgerForChains) {
+  Ledger chain(16, 1, Drafts::chain);
+  chain.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
+  chain.schedule(1, 1, {0, 2});
+  expect_throw<StateError>(
+      [&] {
+        chain.accept_blocks(1, 1, 3, Tokens{0, 1});
+      },
+      {"Drafts::chain", "call accept()", "Drafts::tree"});
+}
+
 TEST_F(LedgerDraftBlocks, RefusesWhatCannotBe) {
   land(2, {5, 6, 7});
   expect_throw<RangeError>([&] { ledger.accept_blocks(2, 1, 5, Tokens{0, 3}); }, {"token 3"});

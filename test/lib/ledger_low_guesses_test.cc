@@ -156,6 +156,20 @@ TEST_P(LedgerLowGuesses, SoMayTokensThatWereSampled) {
   EXPECT_EQ(read(ledger.finish(2, 13)), rows({{1, {0, 1, 2, 3, 4, 5}}, {3, {0, 1, 2, 3, 4, 5}}}));
 }
 
+// The engine drops what a step in flight computed, and does not say so.
+TEST_P(LedgerLowGuesses, AlsoWithDraftsInFlight) {
+  ledger.accept(1, 2, 9);
+  compute(2, {8, 11}, 2);
+  accept(2, 12, {0, 1, 2});
+  guess(3, {11, 14});
+  guess(4, {9, 12});
+  EXPECT_EQ(ledger.rows_since(2, 9).windows, (std::vector<StepWindow>{{4, 4}, {4, 4}}));
+  land(3, {11, 14}, 2);
+  land(4, {9, 12}, 2);
+  ledger.accept(4, 2, 13);
+  EXPECT_EQ(read(ledger.finish(2, 13)), rows({{1, prompt}, {2, {0}}, {4, {0, 1, 2}}}));
+}
+
 // Of a chain each row is that of its position, drafts or not.
 TEST_P(LedgerLowGuesses, SoMayBothWithDraftsThatFormAChain) {
   Ledger chain(kDraftSlots / GetParam(), GetParam(), Drafts::chain);
@@ -166,6 +180,20 @@ TEST_P(LedgerLowGuesses, SoMayBothWithDraftsThatFormAChain) {
   land(2, {3, 11}, 2);
   chain.accept(2, 2, 11);
   EXPECT_EQ(read(chain.finish(2, 11)), rows({{1, {0, 1, 2}}, {2, {0, 1, 2, 3, 4, 5, 6}}}));
+}
+
+// Rejected drafts were not computed after all: steps without drafts, which need no accept(), do not
+// go back over them.
+TEST_P(LedgerLowGuesses, StepsAfterRejectedDraftsAreNone) {
+  ledger.accept(1, 2, 9);
+  compute(2, {8, 11}, 2);
+  accept(2, 10, {0});
+  compute(3, {9, 10}, 2);
+  compute(4, {10, 11}, 2);
+  compute(5, {11, 14}, 2);
+  accept(5, 14, {0, 2});
+  EXPECT_EQ(read(ledger.finish(2, 14)),
+            rows({{1, prompt}, {2, {0}}, {3, {0}}, {4, {0}}, {5, {0, 2}}}));
 }
 
 // Others computed the prompt, or its keys and values were loaded: a run's first step begins at the
