@@ -95,8 +95,9 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def config(routes: bool = True) -> Any:
-    return SimpleNamespace(model_config=SimpleNamespace(enable_return_routed_experts=routes))
+def config(routes: bool = True, **more: str) -> Any:
+    return SimpleNamespace(
+        model_config=SimpleNamespace(enable_return_routed_experts=routes), additional_config=more)
 
 
 def request(name: str, finished: bool = False) -> Any:
@@ -134,7 +135,19 @@ def test_an_engine_without_routed_experts(changed: Any) -> None:
     scheduler.update_from_output(scheduler.schedule(), [request("a")])
     scheduler._preempt_request(request("a"), 0.0)
     assert scheduler._free_request(request("a")) == "transfer" and scheduler.reset_prefix_cache()
-    assert scheduler._get_routed_experts(request("a")) is None
+
+
+def test_an_engine_that_does_not_ask_for_moetap(changed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has vLLM's own reader, also after one that asked."""
+    changed.Scheduler(config())
+    monkeypatch.delenv(plugin.VARIABLE)
+    with pytest.raises(FileNotFoundError, match="no worker made the buffer"):
+        changed.Scheduler(config())
+    scheduler = changed.Scheduler(config(moetap="shm"))
+    scheduler.update_from_output(scheduler.schedule(), [request("a")])
+    assert len(scheduler._get_routed_experts(request("a"))) == 1
+    with pytest.raises(FileNotFoundError, match="vLLM's own buffer"):
+        changed.Scheduler(config(routes=False))._get_routed_experts(request("a"))
 
 
 # --- worker ------------------------------------------------------------------------------------------
@@ -193,7 +206,8 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Any:
     class GPUModelRunner:
         layers = list(SHAPE.moe_layers)
         kv_cache_config, device = None, "cpu"
-        vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_size=1))
+        vllm_config = SimpleNamespace(
+            parallel_config=SimpleNamespace(data_parallel_size=1), additional_config={})
 
         def init_routed_experts_capturer(self) -> None:
             raise FileExistsError("vLLM's own buffer")
@@ -206,6 +220,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     made = ModuleType("gpu_model_runner")
     made.GPUModelRunner = GPUModelRunner  # type: ignore[attr-defined]
+    made.RoutedExpertsCapturer = "theirs"  # type: ignore[attr-defined]
     module._change_runner(made)
     module._change_runner(made)  # changes nothing more
     one = made.GPUModelRunner()
@@ -261,6 +276,17 @@ def test_the_worker_ends_its_capturer(runner: Any) -> None:
         worker = made.Worker()
         worker.shutdown()
         assert worker.ended and publisher.closed
+
+
+def test_a_worker_that_does_not_ask_for_moetap(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner.init_routed_experts_capturer()
+    monkeypatch.delenv(plugin.VARIABLE)
+    with pytest.raises(FileExistsError, match="vLLM's own buffer"):
+        runner.init_routed_experts_capturer()
+    assert runner.module.RoutedExpertsCapturer == "theirs"
+    runner.vllm_config.additional_config[plugin.KEY] = "shm"
+    runner.init_routed_experts_capturer()
+    assert runner.module.RoutedExpertsCapturer is module._OneCapturer
 
 
 def test_a_worker_without_routed_experts(runner: Any) -> None:

@@ -1,6 +1,7 @@
 """The vLLM plugin without vLLM: when it does something, and what it refuses."""
 
 import sys
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 import moetap
 from moetap import vllm as plugin
-from moetap.vllm import connector_form, imports, worker
+from moetap.vllm import buffer_form, connector_form, imports, scheduler, worker
 from moetap.vllm.engine import describe
 
 
@@ -27,32 +28,92 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 # --- when it does something --------------------------------------------------------------------------
 
 
-def test_does_nothing_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def release(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Pretends a release of vLLM."""
+
+    def pretend(version: str) -> None:
+        parts = tuple(int(part) if part.isdigit() else part for part in version.split("."))
+        monkeypatch.setattr(sys.modules["vllm"], "__version__", version, raising=False)
+        monkeypatch.setattr(sys.modules["vllm"], "__version_tuple__", parts, raising=False)
+
+    return pretend
+
+
+UNKNOWN = ("0.33.0", "0.3.2", "0.0.dev")
+
+
+@pytest.mark.parametrize("name", ["yes", "Device", "wire"])
+def test_a_transport_that_there_is_not(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(plugin.VARIABLE, name)
+    with pytest.raises(ValueError, match=f"MOETAP_VLLM is '{name}'; it must be device or shm"):
+        plugin.register()
     monkeypatch.delenv(plugin.VARIABLE)
-    monkeypatch.setitem(sys.modules, "vllm", None)  # an import would fail
-    plugin.register()
+    with pytest.raises(ValueError, match=f"moetap in additional_config is '{name}'; it must be device or shm"):
+        plugin.transport(config(additional_config={"moetap": name}))
+    with pytest.raises(ValueError, match="moetap in additional_config is True"):
+        plugin.transport(config(additional_config={"moetap": True}))
 
 
-def test_a_transport_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(plugin.VARIABLE, "yes")
-    with pytest.raises(ValueError, match="MOETAP_VLLM is 'yes'; it must be device, shm or unset"):
+def test_an_engine_names_its_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plugin.transport(config()) == "device"
+    assert plugin.transport(config(additional_config={"moetap": "device", "other": 1})) == "device"
+    with pytest.raises(ValueError, match="MOETAP_VLLM is 'device', and moetap in additional_config is 'shm'"):
+        plugin.transport(config(additional_config={"moetap": "shm"}))
+    monkeypatch.setenv(plugin.VARIABLE, "")
+    assert plugin.transport(config(additional_config={"moetap": "shm"})) == "shm"
+    assert plugin.transport(config()) is None
+    assert plugin.transport(config(additional_config=object())) is None  # a platform's own class
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_known_versions(release: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+    """Are changed also where no variable asks, since an engine's configuration may."""
+    installed: list[str] = []
+    for form in (connector_form, buffer_form):
+        monkeypatch.setattr(form, "install", lambda name=form.__name__: installed.append(name))
+    if not asked:
+        monkeypatch.delenv(plugin.VARIABLE)
+    for version in ("0.32.1", "0.18.0"):
+        release(version)
+        plugin.register()
+    assert installed == [connector_form.__name__, buffer_form.__name__]
+
+
+@pytest.mark.parametrize("version", UNKNOWN)
+def test_an_unknown_version_is_refused_by_name(release: Callable[[str], None], version: str) -> None:
+    release(version)
+    with pytest.raises(RuntimeError, match=f"vLLM is {version}, and moetap's plugin knows 0.18, 0.32"):
         plugin.register()
 
 
-def test_an_unknown_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed: list[bool] = []
-    monkeypatch.setattr(connector_form, "install", lambda: installed.append(True))
-    package = sys.modules["vllm"]
-    for version, parts in (("0.33.0", (0, 33, 0)), ("0.3.2", (0, 3, 2)), ("dev", (0, 0, "dev"))):
-        monkeypatch.setattr(package, "__version__", version, raising=False)
-        monkeypatch.setattr(package, "__version_tuple__", parts, raising=False)
-        with pytest.raises(RuntimeError, match=f"vLLM is {version}, and moetap's plugin knows 0.18, 0.32"):
-            plugin.register()
-    assert not installed
-    monkeypatch.setattr(package, "__version__", "0.32.1")
-    monkeypatch.setattr(package, "__version_tuple__", (0, 32, 1))
+@pytest.mark.parametrize("version", UNKNOWN)
+def test_an_unknown_version_whose_engine_asks(
+    release: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """Its other engines run as ever."""
+    release(version)
+    monkeypatch.delenv(plugin.VARIABLE)
+    made = ModuleType("vllm.config")
+
+    class VllmConfig:
+        additional_config: Any = {}
+
+        def __post_init__(self) -> None:
+            self.checked = True
+
+    made.VllmConfig = VllmConfig  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm.config", made)
     plugin.register()
-    assert installed
+    once = VllmConfig.__post_init__
+    plugin.register()
+    assert VllmConfig.__post_init__ is once
+    engine = VllmConfig()
+    engine.__post_init__()
+    assert engine.checked
+    engine.additional_config = {"moetap": "device"}
+    with pytest.raises(RuntimeError, match=f"vLLM is {version}, and moetap's plugin knows 0.18, 0.32"):
+        engine.__post_init__()
 
 
 def test_an_action_waits_for_the_import(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,12 +121,13 @@ def test_an_action_waits_for_the_import(tmp_path: Any, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(tmp_path)
     seen: list[Any] = []
     imports.when_imported("module_of_this_test", lambda module: seen.append(module.value))
+    imports.when_imported("module_of_this_test", lambda module: seen.append(module.value + 1))
     assert not seen
     import module_of_this_test  # type: ignore[import-not-found]
 
-    assert seen == [1]
+    assert seen == [1, 2]
     imports.when_imported("module_of_this_test", lambda module: seen.append(module))
-    assert seen == [1, module_of_this_test]
+    assert seen == [1, 2, module_of_this_test]
     del sys.modules["module_of_this_test"]
 
 
@@ -91,13 +153,39 @@ def test_the_worker_gets_our_connector(monkeypatch: pytest.MonkeyPatch) -> None:
     connector_form._change_worker(module)
     assert module.GPUModelRunner.prepare_attn is once
 
-    monkeypatch.setattr(worker, "WorkerConnector", lambda *given: given)
-    assert module.get_aux_output_connector("model", "config", "cache") == ("model", "config", "cache")
+    monkeypatch.setattr(worker, "WorkerConnector", lambda *given: SimpleNamespace(given=given, slot_mappings=None))
+    asked = config()
+    made = module.get_aux_output_connector("model", asked, "cache")
+    assert made.given == ("model", asked, "cache")
     runner = module.GPUModelRunner()
+    runner.aux_output_connector = made
     assert runner.prepare_attn("batch") == ("blocks", "slots of batch")
-    runner.aux_output_connector = SimpleNamespace()
-    runner.prepare_attn("batch")
-    assert runner.aux_output_connector.slot_mappings == "slots of batch"
+    assert made.slot_mappings == "slots of batch"
+
+
+def test_an_engine_that_does_not_ask_has_vllms_connectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = model_runner()
+    connector_form._change_worker(module)
+    monkeypatch.delenv(plugin.VARIABLE)
+    assert module.get_aux_output_connector("model", config(), "cache") == "theirs"
+    for theirs in (None, SimpleNamespace()):
+        runner = module.GPUModelRunner()
+        runner.aux_output_connector = theirs
+        assert runner.prepare_attn("batch") == ("blocks", "slots of batch")
+        assert not hasattr(theirs, "slot_mappings")
+
+    class Scheduler:
+        def __init__(self, vllm_config: Any) -> None:
+            self.vllm_config, self.kv_cache_config = vllm_config, None
+            self.kv_cache_manager = SimpleNamespace(get_block_ids=None)
+            self.aux_output_connector = "theirs"
+
+    made = ModuleType("scheduler")
+    made.Scheduler = Scheduler  # type: ignore[attr-defined]
+    connector_form._change_scheduler(made)
+    monkeypatch.setattr(scheduler, "SchedulerConnector", lambda *_: "ours")
+    assert Scheduler(config()).aux_output_connector == "theirs"
+    assert Scheduler(config(additional_config={"moetap": "shm"})).aux_output_connector == "ours"
 
 
 # --- what both ends derive ---------------------------------------------------------------------------
@@ -121,6 +209,7 @@ def config(**changes: Any) -> Any:
           "decoder_sparse_step": 1, "mlp_only_layers": [1]}
     made = SimpleNamespace(
         instance_id="abcde",
+        additional_config={},
         kv_transfer_config=None,
         max_concurrent_batches=2,
         aux_output_config=SimpleNamespace(max_bytes=None),
@@ -171,7 +260,7 @@ def test_asynchronous_scheduling_needs_the_device_transport(monkeypatch: pytest.
     describe(asynchronous, cache(FullAttentionSpec(block_size=16)))
     monkeypatch.setenv(plugin.VARIABLE, "shm")
     describe(config(), cache(FullAttentionSpec(block_size=16)))
-    with pytest.raises(ValueError, match="MOETAP_VLLM=device"):
+    with pytest.raises(ValueError, match="use the device transport"):
         describe(asynchronous, cache(FullAttentionSpec(block_size=16)))
 
 

@@ -1,49 +1,101 @@
 """Routed experts of vLLM through moetap.
 
-vLLM loads this plugin in each of its processes. It does nothing unless the environment variable
-MOETAP_VLLM names a transport: `device` or `shm`. Then vLLM's own
-`enable_return_routed_experts` gives the rows that moetap carried, in the same place and form.
+vLLM loads this plugin in each of its processes. An engine's rows take vLLM's own path unless the
+environment variable MOETAP_VLLM, or `moetap` in the engine's `additional_config`, names a
+transport: `device` or `shm`. Then vLLM's own `enable_return_routed_experts` gives the rows that
+moetap carried, in the same place and form.
 """
 
+import functools
 import os
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Literal
+from types import ModuleType
+from typing import Any, Literal
+
+from moetap.vllm.imports import when_imported
 
 VARIABLE = "MOETAP_VLLM"
+KEY = "moetap"  # in additional_config
+
+# How an error says that the engine would run without moetap.
+SWITCH_OFF = f"switch moetap off ({VARIABLE} unset, no {KEY} in additional_config)"
 
 # The releases that this plugin was run with, with their patch releases: which of our modules knows
 # their classes.
 KNOWN = {(0, 18): "buffer_form", (0, 32): "connector_form"}
 
+_MARK = "_moetap"
 
-def transport() -> Literal["device", "shm"] | None:
-    """The transport that the environment asks for, or None."""
-    asked = os.environ.get(VARIABLE, "")
-    if not asked:
-        return None
-    if asked == "device":
-        return "device"
-    if asked == "shm":
-        return "shm"
-    raise ValueError(f"{VARIABLE} is '{asked}'; it must be device, shm or unset")
+Transport = Literal["device", "shm"]
+
+
+def transport(vllm_config: Any) -> Transport | None:
+    """The transport that this engine is to use, or None. ValueError if it is asked for two."""
+    by_variable = _asked_by_environment()
+    by_config = _asked_by_config(vllm_config)
+    if by_variable is not None and by_config is not None and by_variable != by_config:
+        raise ValueError(
+            f"{VARIABLE} is '{by_variable}', and {KEY} in additional_config is '{by_config}'; leave one out"
+        )
+    return by_config or by_variable
 
 
 def register() -> None:
     """vLLM's entry point, called in every process. Calling it again changes nothing."""
-    if transport() is None:
-        return
+    asked = _asked_by_environment() is not None
     import vllm
 
-    import_module(f"moetap.vllm.{form_of(vllm.__version__, vllm.__version_tuple__)}").install()
-
-
-def form_of(version: str, parts: tuple[int | str, ...]) -> str:
-    """The module for this release. RuntimeError for a release that this plugin was not run with."""
-    form = KNOWN.get(parts[:2])  # type: ignore[arg-type]
+    form = KNOWN.get(vllm.__version_tuple__[:2])
     if form is not None:
-        return form
+        import_module(f"moetap.vllm.{form}").install()
+    elif asked:
+        raise RuntimeError(_unknown(vllm.__version__))
+    else:
+        when_imported("vllm.config", _refuse_when_asked)
+
+
+def _asked_by_environment() -> Transport | None:
+    return _transport_named(os.environ.get(VARIABLE, ""), VARIABLE)
+
+
+def _asked_by_config(vllm_config: Any) -> Transport | None:
+    more = vllm_config.additional_config
+    return _transport_named(more.get(KEY), f"{KEY} in additional_config") if isinstance(more, Mapping) else None
+
+
+def _transport_named(name: Any, where: str) -> Transport | None:
+    if name is None or name == "":
+        return None
+    if name == "device":
+        return "device"
+    if name == "shm":
+        return "shm"
+    raise ValueError(f"{where} is {name!r}; it must be device or shm, or left out")
+
+
+def _refuse_when_asked(module: ModuleType) -> None:
+    """In a release that is not known, an engine that asks for moetap is an error, and no other is."""
+    import vllm
+
+    config = module.VllmConfig
+    if hasattr(config, _MARK):
+        return
+    setattr(config, _MARK, True)
+    check = config.__post_init__
+
+    @functools.wraps(check)
+    def check_and_refuse(self: Any, *arguments: Any) -> None:
+        check(self, *arguments)
+        if _asked_by_config(self) is not None:
+            raise RuntimeError(_unknown(vllm.__version__))
+
+    config.__post_init__ = check_and_refuse
+
+
+def _unknown(version: str) -> str:
     known = ", ".join(f"{major}.{minor}" for major, minor in KNOWN)
-    raise RuntimeError(
+    return (
         f"vLLM is {version}, and moetap's plugin knows {known}: another release may pass its rows in "
-        f"another way. Install one of these, or unset {VARIABLE}"
+        f"another way. Install one of these, or {SWITCH_OFF}"
     )

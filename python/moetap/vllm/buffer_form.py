@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moetap.vllm import SWITCH_OFF, transport
 from moetap.vllm.engine import StepMetadata, describe
 from moetap.vllm.imports import when_imported
 from moetap.vllm.scheduler import SchedulerConnector
@@ -38,7 +39,7 @@ class BufferCapturer:
         engine = describe(runner.vllm_config, runner.kv_cache_config)
         if runner.vllm_config.parallel_config.data_parallel_size > 1:
             raise ValueError("moetap's plugin does not part data-parallel ranks' tokens in vLLM 0.18; set "
-                             "data_parallel_size=1, or unset MOETAP_VLLM")
+                             f"data_parallel_size=1, or {SWITCH_OFF}")
         shape = engine.endpoint.shape
         size = (engine.endpoint.max_tokens, shape.num_hidden_layers, shape.top_k)
         self._picks = torch.full(size, -1, dtype=torch.int32, device=runner.device)
@@ -80,6 +81,7 @@ class _OneCapturer:
     """In place of the class that the runner asks for its capturer."""
 
     capturer: BufferCapturer | None = None
+    replaced: Any = None  # vLLM's class
 
     @classmethod
     def get_instance(cls) -> BufferCapturer | None:
@@ -91,10 +93,18 @@ def _change_runner(module: ModuleType) -> None:
         return
     setattr(module, _MARK, True)
     runner = module.GPUModelRunner
-    execute = runner.execute_model
-    vars(module)["RoutedExpertsCapturer"] = _OneCapturer
+    init, execute = runner.init_routed_experts_capturer, runner.execute_model
 
+    @functools.wraps(init)
     def init_routed_experts_capturer(self: Any) -> None:
+        if transport(self.vllm_config) is None:
+            if module.RoutedExpertsCapturer is _OneCapturer:  # of an engine that was here before
+                vars(module)["RoutedExpertsCapturer"] = _OneCapturer.replaced
+            init(self)
+            return
+        if module.RoutedExpertsCapturer is not _OneCapturer:
+            _OneCapturer.replaced = module.RoutedExpertsCapturer
+            vars(module)["RoutedExpertsCapturer"] = _OneCapturer
         capturer = BufferCapturer(self)
         capturer.require_layers(_captured_layers(self))
         self._bind_routed_experts_capturer(capturer)
@@ -182,15 +192,21 @@ def _change_scheduler(module: ModuleType) -> None:
         return
     setattr(module, _MARK, True)
     scheduler = module.Scheduler
-    vars(module)["RoutedExpertsReader"] = _NoReader
     construct = scheduler.__init__
 
     @functools.wraps(construct)
-    def construct_with_connector(self: Any, *arguments: Any, **options: Any) -> None:
-        construct(self, *arguments, **options)
-        if self.vllm_config.model_config.enable_return_routed_experts:
-            setattr(self, _MARK, RowsOfRequests(SchedulerConnector(
-                self.vllm_config, self.kv_cache_config, self.kv_cache_manager.get_block_ids)))
+    def construct_with_connector(self: Any, vllm_config: Any, *arguments: Any, **options: Any) -> None:
+        if not vllm_config.model_config.enable_return_routed_experts or transport(vllm_config) is None:
+            construct(self, vllm_config, *arguments, **options)
+            return
+        theirs = module.RoutedExpertsReader
+        vars(module)["RoutedExpertsReader"] = _NoReader
+        try:
+            construct(self, vllm_config, *arguments, **options)
+        finally:
+            vars(module)["RoutedExpertsReader"] = theirs
+        setattr(self, _MARK, RowsOfRequests(SchedulerConnector(
+            self.vllm_config, self.kv_cache_config, self.kv_cache_manager.get_block_ids)))
 
     scheduler.__init__ = construct_with_connector
     _follow_decisions(scheduler)
@@ -233,6 +249,7 @@ def _follow_decisions(scheduler: Any) -> None:
 
 def _follow_outputs(scheduler: Any) -> None:
     update, add_tokens = scheduler.update_from_output, scheduler._update_request_with_output
+    theirs = scheduler._get_routed_experts
 
     @functools.wraps(update)
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -247,9 +264,10 @@ def _follow_outputs(scheduler: Any) -> None:
             rows.sampled(request)
         return added
 
+    @functools.wraps(theirs)
     def get_rows(self: Any, request: Any) -> Any:
         rows = getattr(self, _MARK, None)
-        return None if rows is None else rows.all_of(request)
+        return theirs(self, request) if rows is None else rows.all_of(request)
 
     scheduler.update_from_output, scheduler._update_request_with_output = update_from_output, add_tokens_and_take
     scheduler._get_routed_experts = get_rows

@@ -1,9 +1,11 @@
-"""vLLM 0.32, whose rows go through a pair of connectors: puts ours where vLLM makes its own."""
+"""vLLM 0.32, whose rows go through a pair of connectors: puts ours where vLLM makes its own, in
+engines that ask for it."""
 
 import functools
 from types import ModuleType
 from typing import Any
 
+from moetap.vllm import transport
 from moetap.vllm.imports import when_imported
 
 _MARK = "_moetap"
@@ -20,7 +22,12 @@ def _change_worker(module: ModuleType) -> None:
         return
     setattr(module, _MARK, True)
 
+    theirs = module.get_aux_output_connector
+
+    @functools.wraps(theirs)
     def get_aux_output_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> Any:
+        if transport(vllm_config) is None:
+            return theirs(model, vllm_config, kv_cache_config)
         from moetap.vllm.worker import WorkerConnector
 
         return WorkerConnector(model, vllm_config, kv_cache_config)
@@ -32,7 +39,7 @@ def _change_worker(module: ModuleType) -> None:
     @functools.wraps(prepare_attn)
     def prepare_attn_and_keep_slots(self: Any, input_batch: Any) -> Any:
         block_tables, slot_mappings = prepare_attn(self, input_batch)
-        if self.aux_output_connector is not None:
+        if hasattr(self.aux_output_connector, "slot_mappings"):  # ours
             self.aux_output_connector.slot_mappings = slot_mappings
         return block_tables, slot_mappings
 
@@ -49,7 +56,7 @@ def _change_scheduler(module: ModuleType) -> None:
     @functools.wraps(construct)
     def construct_with_connector(self: Any, *arguments: Any, **options: Any) -> None:
         construct(self, *arguments, **options)
-        if self.aux_output_connector is None:
+        if self.aux_output_connector is None or transport(self.vllm_config) is None:
             return
         from moetap.vllm.scheduler import SchedulerConnector
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import moetap
-from moetap.vllm import transport
+from moetap.vllm import SWITCH_OFF, transport
 
 # vLLM's classes of KV-cache groups, by name: those that moetap.anchor_group() tells apart.
 _Kind = Literal["full_attention", "mla", "sliding_window", "chunked_local", "mamba"]
@@ -41,8 +41,8 @@ class Engine:
 
 def describe(vllm_config: Any, kv_cache_config: Any) -> Engine:
     """The engine of this configuration. ValueError for what rows could not be got right of."""
-    way = transport()
-    assert way is not None, "the plugin is installed only where a transport is named"
+    way = transport(vllm_config)
+    assert way is not None, "asked only of engines that moetap is to serve"
     _refuse(vllm_config, way)
     groups = [_group(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups]
     anchor = moetap.anchor_group(groups)
@@ -105,22 +105,22 @@ def _refuse(vllm_config: Any, way: str) -> None:
     if not current_platform.is_cpu():
         raise ValueError(
             f"moetap's plugin has run with vLLM on CPUs only, not on {current_platform.device_name}; "
-            "unset MOETAP_VLLM"
+            f"{SWITCH_OFF}"
         )
     if vllm_config.kv_transfer_config is not None:
         raise ValueError(
             "a KV connector loads tokens that no step computed, and moetap's plugin does not get "
-            "their rows; leave out kv_transfer_config, or unset MOETAP_VLLM"
+            f"their rows; leave out kv_transfer_config, or {SWITCH_OFF}"
         )
     if parallel.use_ubatching:
         raise ValueError("with microbatches each part of a step would overwrite the rows of the other; "
-                         "leave out enable_dbo and ubatch_size, or unset MOETAP_VLLM")
+                         f"leave out enable_dbo and ubatch_size, or {SWITCH_OFF}")
     if parallel.pipeline_parallel_size > 1:
         raise ValueError("moetap's plugin reads one pipeline stage; set pipeline_parallel_size=1")
     if way == "shm" and vllm_config.scheduler_config.async_scheduling:
         raise ValueError(
             "with asynchronous scheduling a step may overwrite a preempted request's last rows in the "
-            "shm transport's buffer before they are read; set MOETAP_VLLM=device, or "
+            "shm transport's buffer before they are read; use the device transport, or "
             "async_scheduling=False"
         )
 

@@ -11,26 +11,27 @@ Action = Callable[[ModuleType], None]
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Finds a module as all others would, and adds an action to its loading."""
+    """Finds a module as all others would, and adds actions to its loading."""
 
     def __init__(self) -> None:
-        self.actions: dict[str, Action] = {}
+        self.actions: dict[str, list[Action]] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        action = self.actions.pop(fullname, None)
-        if action is None:
+        actions = self.actions.pop(fullname, None)
+        if actions is None:
             return None
         spec = importlib.util.find_spec(fullname)  # this finder knows nothing of it any more
         if spec is None or spec.loader is None:
-            self.actions[fullname] = action
+            self.actions[fullname] = actions
             return None
         load = spec.loader.exec_module
 
         def load_and_act(module: ModuleType) -> None:
             load(module)
-            action(module)
+            for action in actions:
+                action(module)
 
         spec.loader.exec_module = load_and_act  # type: ignore[method-assign]
         return spec
@@ -47,4 +48,4 @@ def when_imported(name: str, action: Action) -> None:
         return
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
-    _finder.actions[name] = action
+    _finder.actions.setdefault(name, []).append(action)
