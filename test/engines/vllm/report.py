@@ -8,32 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import install
+from ways import PATHS, Way
 
-WAYS = {
-    "none": "no routed experts",
-    "theirs": "vLLM's own path",
-    "device": "moetap, device transport",
-    "shm": "moetap, shm transport",
-    "theirs+uni": "vLLM's own path, worker and scheduler in one process",
-    "device+uni": "moetap, device transport, worker and scheduler in one process",
-    "shm+uni": "moetap, shm transport, worker and scheduler in one process",
-    "device+drafts": "moetap, device transport, n-gram drafts",
-    "device+resets+uni": "moetap, device transport, the prefix cache dropped now and then, in one process",
-}
 COUNTS = {
     "preemptions": "preemptions", "hit_tokens": "tokens hit", "chunks": "chunks of prompts",
-    "aborts": "aborts", "drafts": "drafts", "accepted": "drafts accepted", "resets": "resets"}
+    "aborts": "aborts", "drafts": "drafts", "accepted": "drafts accepted", "resets": "resets",
+    "ahead": "steps scheduled ahead", "preempted_ahead": "preempted with a step in flight"}
 # What a run must have made happen, or it proves nothing.
 LEAST = {"preemptions": 11, "hit_tokens": 1, "chunks": 1, "aborts": 1}
-MORE = {"drafts": ("drafts", "accepted"), "resets": ("resets",)}
+MORE = {"drafts": ("drafts", "accepted"), "resets": ("resets",), "async": ("ahead",)}
 
 
-def ways_of(version: str) -> list[str]:
-    """Those that this version has on a CPU."""
-    return [way for way in WAYS if version != "0.18.1" or "drafts" not in way]
-
-
-def run(root: Path, folder: Path, version: str, ways: list[str], jobs: int, seed: int) -> int:
+def run(root: Path, folder: Path, version: str, ways: list[Way], jobs: int, seed: int) -> int:
     """0 if every row of moetap's is equal to the oracle's, and all that should happen did."""
     here = root / "test/engines/vllm"
     output = root / "build/engines" / f"output-{version}"
@@ -45,16 +31,16 @@ def run(root: Path, folder: Path, version: str, ways: list[str], jobs: int, seed
     print(f"== {len(ways)} ways; vLLM writes to {log.relative_to(root)}", file=sys.stderr)
     with open(log, "w") as lines:
         for way in ways:
-            print(f"== {way}", file=sys.stderr)
-            shutil.rmtree(output / way, ignore_errors=True)
-            subprocess.run([python, here / "run.py", model, output / way, way, *arguments],
+            print(f"== {way.name}", file=sys.stderr)
+            shutil.rmtree(output / way.name, ignore_errors=True)
+            subprocess.run([python, here / "run.py", model, output / way.name, way.name, *arguments],
                            env=environment, check=False, stdout=lines, stderr=lines)
-    summaries = {way: _summary(output / way / "summary.json") for way in ways}
-    with_rows = [way for way in ways if not way.startswith("none") and "error" not in summaries[way]]
-    judged = subprocess.run([python, here / "oracle.py", model, *(output / way for way in with_rows)],
+    summaries = {way: _summary(output / way.name / "summary.json") for way in ways}
+    with_rows = [way for way in ways if way.path != "none" and "error" not in summaries[way]]
+    judged = subprocess.run([python, here / "oracle.py", model, *(output / way.name for way in with_rows)],
                             env=environment, check=True, stdout=subprocess.PIPE, text=True)
     verdicts = {Path(name).name: verdict for name, verdict in json.loads(judged.stdout).items()}
-    faults = sum(_print(way, summaries[way], verdicts.get(way)) for way in ways)
+    faults = sum(_print(way, summaries[way], verdicts.get(way.name)) for way in ways)
     print("all rows equal" if not faults else f"{faults} faults; see above")
     return 1 if faults else 0
 
@@ -64,9 +50,21 @@ def _summary(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text()) if file.exists() else {"error": "the process died; see the log"}
 
 
-def _print(way: str, summary: dict[str, Any], verdict: dict[str, Any] | None) -> int:
+def _left(way: Way, summary: dict[str, Any]) -> list[str]:
+    """Faults in what is left in shared memory. vLLM removes its own buffer later, when its process ends."""
+    killed = "kill" in way.options
+    left = summary["left_later"] or ([] if killed else summary["left"])
+    if not left or way.path in ("theirs", "wire-read"):
+        return []
+    if killed and way.path == "wire-write":  # a vLLM process, which leaves no mark, might use it
+        print(f"    left in shared memory: {', '.join(left)}")
+        return []
+    return [f"left in shared memory: {', '.join(left)}"]
+
+
+def _print(way: Way, summary: dict[str, Any], verdict: dict[str, Any] | None) -> int:
     """Prints what was found in one way. Returns the number of faults."""
-    print(f"{way}: {WAYS.get(way, 'as you asked')}")
+    print(f"{way.name}: {way.words}")
     faults = [summary["error"]] if "error" in summary else []
     if not faults:
         counts = ", ".join(f"{summary[what]} {name}" for what, name in COUNTS.items())
@@ -76,20 +74,25 @@ def _print(way: str, summary: dict[str, Any], verdict: dict[str, Any] | None) ->
                 for end in ("worker", "scheduler") if f"{end}_seconds" in summary]
         if ends:
             print(f"    processor time of the rows in each step: {', '.join(ends)}")
-        least = dict(LEAST)
-        for option, counted in MORE.items():
-            least |= dict.fromkeys(counted if option in way else (), 1)
+        least = {} if "kill" in way.options else dict(LEAST)
+        for option in way.options:
+            least |= dict.fromkeys(MORE.get(option, ()), 1)
         faults += [f"{summary[what]} {COUNTS[what]}; there must be {count} or more"
                    for what, count in least.items() if summary[what] < count]
-        ours = summary["connector"].startswith("moetap.")
-        if ours != way.startswith(("device", "shm")):
+        if not summary["connector"].startswith(PATHS[way.path][1]):
             faults.append(f"the rows came by {summary['connector']}")
+        if "kill" in way.options:
+            print(f"    {summary['kills']} worker killed, then {summary['unfinished']} requests unfinished: "
+                  f"{summary['died'] or 'no error'}")
+            if not summary["died"] or not summary["unfinished"]:
+                faults.append("the engine went on without its worker")
+        faults += _left(way, summary)
     if verdict is not None:
         print(f"    {verdict['equal']} of {verdict['expected']} rows equal, {verdict['ties']} tied, "
               f"{verdict['wrong']} wrong, in {verdict['requests']} requests, {verdict['shapes']} of another shape")
         if verdict["equal"] + verdict["ties"] != verdict["expected"]:
             faults.append(verdict["first"])
-    if way.startswith("theirs"):  # what vLLM's own path returns is shown, and no fault of ours
+    if way.path == "theirs":  # what vLLM's own path returns is shown, and no fault of ours
         for fault in faults:
             print(f"    {fault}")
         return 0

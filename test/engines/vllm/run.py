@@ -3,43 +3,33 @@
 import argparse
 import json
 import os
+import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tiny_model import MAX_LENGTH, make_model
+from ways import Way
 from workload import Job, make_jobs
 
 BLOCK_SIZE = 32
+BLOCKS = 18  # few: requests are preempted
 RESET_EVERY = 20  # steps
-OPTIONS = {
-    "drafts",  # n-gram speculation
-    "resets",  # the prefix cache is dropped now and then, with requests running
-    "tp2",  # two tensor-parallel ranks
-    "uni",  # the worker is in the scheduler's process
-}
 
 
-@dataclass(frozen=True)
-class Way:
-    """How an engine runs, and which path its rows take: none, vLLM's own, or a transport of ours."""
-
-    path: str
-    options: frozenset[str]
-    name: str
-
-    @staticmethod
-    def parse(text: str) -> "Way":
-        path, *options = text.split("+")
-        if path not in ("none", "theirs", "device", "shm") or not set(options) <= OPTIONS:
-            raise ValueError(f"no way '{text}'")
-        return Way(path, frozenset(options), text)
+def set_environment(way: Way) -> None:
+    """For this process and its children, before vLLM is imported."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the scheduler is in this process
+    if way.path in ("device", "shm") and "config" not in way.options:
+        os.environ["MOETAP_VLLM"] = way.path
+    if way.path.startswith("wire-"):
+        os.environ["MOETAP_TEST_WIRE"] = way.path.removeprefix("wire-")
 
 
 def engine_of(model: Path, way: Way, blocks: int) -> Any:
@@ -48,6 +38,8 @@ def engine_of(model: Path, way: Way, blocks: int) -> Any:
 
     speculation = {"method": "ngram_gpu", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
                    "prompt_lookup_min": 1}
+    if "async" in way.options:
+        allow_async_scheduling()
     return LLM(
         model=str(model),
         skip_tokenizer_init=True,
@@ -64,8 +56,24 @@ def engine_of(model: Path, way: Way, blocks: int) -> Any:
         tensor_parallel_size=2 if "tp2" in way.options else 1,
         speculative_config=speculation if "drafts" in way.options else None,
         enable_return_routed_experts=way.path != "none",
+        async_scheduling="async" in way.options,
+        additional_config={"moetap": way.path} if "config" in way.options else {},
         disable_log_stats=True,
     ).llm_engine
+
+
+def allow_async_scheduling() -> None:
+    """vLLM switches it off on a CPU, where it takes its own configuration for granted otherwise."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    check = CpuPlatform.check_and_update_config
+
+    def check_and_keep(vllm_config: Any) -> None:
+        asked = vllm_config.scheduler_config.async_scheduling
+        check(vllm_config)
+        vllm_config.scheduler_config.async_scheduling = asked
+
+    CpuPlatform.check_and_update_config = staticmethod(check_and_keep)  # type: ignore[method-assign]
 
 
 class Meter:
@@ -121,15 +129,18 @@ class Observer:
     def __init__(self, scheduler: Any) -> None:
         self.counts = dict.fromkeys(
             ("steps", "tokens", "preemptions", "hit_tokens", "chunks", "drafts", "accepted", "aborts",
-             "resets"), 0)
-        self._schedule = scheduler.schedule
+             "resets", "kills", "ahead", "preempted_ahead"), 0)
+        self._schedule, self._update = scheduler.schedule, scheduler.update_from_output
         self._preempt = scheduler._preempt_request
         self._requests = scheduler.requests
-        scheduler.schedule = self.schedule
+        self._in_flight: list[Any] = []  # request names of each step
+        scheduler.schedule, scheduler.update_from_output = self.schedule, self.update
         scheduler._preempt_request = self.preempt
 
     def schedule(self, *arguments: Any, **options: Any) -> Any:
         output = self._schedule(*arguments, **options)
+        self.counts["ahead"] += bool(output.num_scheduled_tokens and any(self._in_flight))
+        self._in_flight.append(set(output.num_scheduled_tokens))
         self.counts["steps"] += bool(output.num_scheduled_tokens)
         self.counts["tokens"] += output.total_num_scheduled_tokens
         self.counts["hit_tokens"] += sum(new.num_computed_tokens for new in output.scheduled_new_reqs)
@@ -137,9 +148,14 @@ class Observer:
         self.counts["chunks"] += sum(self._requests[name].is_prefill_chunk for name in output.num_scheduled_tokens)
         return output
 
-    def preempt(self, *arguments: Any, **options: Any) -> None:
+    def update(self, *arguments: Any, **options: Any) -> Any:
+        self._in_flight.pop(0)
+        return self._update(*arguments, **options)
+
+    def preempt(self, request: Any, *arguments: Any, **options: Any) -> None:
         self.counts["preemptions"] += 1
-        self._preempt(*arguments, **options)
+        self.counts["preempted_ahead"] += any(request.request_id in names for names in self._in_flight)
+        self._preempt(request, *arguments, **options)
 
 
 def is_first_form() -> bool:
@@ -159,11 +175,10 @@ def add(engine: Any, job: Job) -> None:
     engine.add_request(job.name, {"prompt_token_ids": job.prompt}, parameters)
 
 
-def serve(engine: Any, jobs: list[Job], resets: bool, counts: dict[str, int]) -> dict[str, Any]:
-    """Runs all jobs to their ends, and returns the outputs of those that were not aborted."""
+def serve(engine: Any, jobs: list[Job], way: Way, counts: dict[str, int], done: dict[str, Any]) -> None:
+    """Runs all jobs to their ends, and gives the outputs of those that were not aborted."""
     waiting = sorted(jobs, key=lambda job: job.arrives)
     aborts = {job.name: job.aborted_after for job in jobs if job.aborted_after is not None}
-    done: dict[str, Any] = {}
     step = 0
     lengths: dict[str, int] = {}
     while waiting or engine.has_unfinished_requests():
@@ -180,9 +195,11 @@ def serve(engine: Any, jobs: list[Job], resets: bool, counts: dict[str, int]) ->
                 engine.abort_request([name])
                 counts["aborts"] += 1
         step += 1
-        if resets and step % RESET_EVERY == 0:
+        if "kill" in way.options and 3 * len(done) > len(jobs) and not counts["kills"]:
+            counts["kills"] += 1
+            os.kill(engine.engine_core.engine_core.model_executor.workers[0].proc.pid, signal.SIGKILL)
+        if "resets" in way.options and step % RESET_EVERY == 0:
             counts["resets"] += bool(engine.reset_prefix_cache(reset_running_requests=True))
-    return done
 
 
 def write(folder: Path, jobs: list[Job], done: dict[str, Any]) -> None:
@@ -202,42 +219,66 @@ def write(folder: Path, jobs: list[Job], done: dict[str, Any]) -> None:
 def run(model: Path, options: argparse.Namespace, jobs: list[Job]) -> dict[str, Any]:
     """The engine, from its start to its end. Returns what it did."""
     way: Way = options.way
-    engine = engine_of(model, way, options.blocks)
+    engine = engine_of(model, way, BLOCKS)
     try:
         core = engine.engine_core.engine_core
         scheduler = core.scheduler
         measured = meters(core, way)
         observer = Observer(scheduler)
         started = time.perf_counter()
-        done = serve(engine, jobs, "resets" in way.options, observer.counts)
+        done: dict[str, Any] = {}
+        died = ""
+        try:
+            serve(engine, jobs, way, observer.counts, done)
+        except Exception as error:
+            if not observer.counts["kills"]:
+                raise
+            died = f"{type(error).__name__}: {error}"
         seconds = time.perf_counter() - started
         connector = type(scheduler_end(scheduler))
         write(options.folder, jobs, done)
         return {
-            "seconds": seconds, "connector": f"{connector.__module__}.{connector.__name__}", **observer.counts,
+            "seconds": seconds, "died": died, "unfinished": len(jobs) - len(done) - observer.counts["aborts"],
+            "instance": core.vllm_config.instance_id, "connector": f"{connector.__module__}.{connector.__name__}", **observer.counts,
             **{f"{end}_seconds": meter.seconds for end, meter in measured.items()}}
     finally:
         engine.engine_core.shutdown()
+
+
+def left_by(instance: str) -> dict[str, list[str]]:
+    """What is in shared memory of an engine that ended, and what after the next one started. Removes that."""
+    import moetap
+
+    def names() -> list[str]:
+        return [segment.name for segment in moetap.find_segments() if instance in segment.name]
+
+    left = names()
+    shape = moetap.ModelShape.uniform(num_layers=1, top_k=1, num_experts=2)
+    for layout in ("native", "wire"):
+        endpoint = moetap.Endpoint(f"after-{instance}", shape, num_slots=1, max_tokens=1, shm_layout=layout)
+        moetap.Capturer(endpoint, "host", transport="shm").close()
+    later = names()
+    for file in [*Path("/dev/shm").glob(f"*{instance}*"), *Path(tempfile.gettempdir()).glob(f"vllm_*{instance}*")]:
+        file.unlink()
+    return {"left": left, "left_later": later}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("way", type=Way.parse,
-                        help="none, theirs, device or shm, with +drafts, +resets, +tp2 or +uni")
+    parser.add_argument("way", type=Way.parse, help="see ways.py")
     parser.add_argument("--jobs", type=int, default=24)
-    parser.add_argument("--blocks", type=int, default=18)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the scheduler is in this process
-    if options.way.path in ("device", "shm"):
-        os.environ["MOETAP_VLLM"] = options.way.path
+    set_environment(options.way)
     options.folder.mkdir(parents=True, exist_ok=True)
-    jobs = make_jobs(options.jobs, options.seed)
+    # A step ahead preempts fewer requests.
+    jobs = make_jobs(options.jobs * (2 if "async" in options.way.options else 1), options.seed)
     try:
         summary = run(make_model(options.model), options, jobs)
+        summary |= left_by(summary["instance"])
     except Exception as error:  # to be reported
         traceback.print_exc()
         summary = {"error": f"{type(error).__name__}: {error}"}
