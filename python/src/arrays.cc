@@ -39,8 +39,6 @@ bool native_order(std::string_view format) {
 template <class T>
 constexpr const char* kTypeName = std::is_signed_v<T> ? "int64" : "uint64";
 
-constexpr Py_ssize_t kMostInSequence = Py_ssize_t{1} << 24;
-
 [[noreturn]] void refuse(const char* name, const std::string& given) {
   throw nb::type_error(
       fmt::format("{} is {}; give one dimension of integers: a NumPy array (int64 is not copied) "
@@ -161,14 +159,13 @@ void Numbers<T>::take_sequence(const char* name) {
       !PySequence_Check(given_.ptr())) {
     refuse(name, class_name(given_));
   }
-  // A range is short to write, and may have more numbers than there is memory for.
   const Py_ssize_t length = PySequence_Size(given_.ptr());
   if (length < 0) throw nb::python_error();
   if (length > kMostInSequence) {
     throw ArgumentError(fmt::format("{} is a sequence of {} numbers; give more than {} as an array",
                                     name, length, kMostInSequence));
   }
-  held_ = nb::steal(PySequence_Tuple(given_.ptr()));  // one that nothing can change meanwhile
+  held_ = first_items(given_, length);
   if (!held_.is_valid()) throw nb::python_error();
   const auto size = static_cast<std::size_t>(PyTuple_GET_SIZE(held_.ptr()));
   copied_.resize(size);

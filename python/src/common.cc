@@ -21,6 +21,27 @@ nb::object to_range(TokenRange range) {
   return nb::handle(reinterpret_cast<PyObject*>(&PyRange_Type))(range.start, range.end);
 }
 
+nb::object first_items(nb::handle sequence, Py_ssize_t count) noexcept {
+  nb::object items = nb::steal(PyTuple_New(count));
+  for (Py_ssize_t i = 0; items.is_valid() && i < count; ++i) {
+    PyObject* const item = PySequence_GetItem(sequence.ptr(), i);
+    if (item == nullptr) return {};
+    PyTuple_SET_ITEM(items.ptr(), i, item);
+  }
+  return items;
+}
+
+nb::object items_of(nb::handle sequence) noexcept {
+  if (PyTuple_CheckExact(sequence.ptr())) return nb::borrow(sequence);
+  const bool is_text = PyUnicode_Check(sequence.ptr()) || PyBytes_Check(sequence.ptr());
+  if (is_text || !PySequence_Check(sequence.ptr())) return {};
+  const Py_ssize_t count = PySequence_Size(sequence.ptr());
+  nb::object items;
+  if (count >= 0 && count <= kMostInSequence) items = first_items(sequence, count);
+  if (!items.is_valid()) PyErr_Clear();
+  return items;
+}
+
 std::string path_of(nb::handle path) {
   PyObject* name = nullptr;
   if (PyUnicode_FSConverter(path.ptr(), &name) == 0) throw nb::python_error();

@@ -5,6 +5,7 @@
 #include <moetap/types.h>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/detail/nb_list.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -12,7 +13,6 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
-#include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace nb = nanobind;
 
@@ -73,6 +74,17 @@ constexpr double in_seconds(Milliseconds ms) { return static_cast<double>(ms.cou
 // Positions [start, end): a range, or a pair.
 nb::object to_range(TokenRange range);
 
+// More numbers or objects than this must come as an array. A range is short to write, and may have
+// more than there is memory for.
+constexpr Py_ssize_t kMostInSequence = Py_ssize_t{1} << 24;
+
+// The first items of a sequence, as a tuple that nothing can change meanwhile. Null, with a Python
+// error, if it has fewer.
+nb::object first_items(nb::handle sequence, Py_ssize_t count) noexcept;
+
+// All of them. Null, without a Python error, if it is no sequence or too long.
+nb::object items_of(nb::handle sequence) noexcept;
+
 // The name of a file: of a str, bytes, or an os.PathLike. TypeError for another object, ValueError
 // for a name with a 0 byte.
 std::string path_of(nb::handle path);
@@ -80,6 +92,15 @@ std::string path_of(nb::handle path);
 }  // namespace moetap::python
 
 namespace nanobind::detail {
+
+// As nanobind's own, which makes a list of whatever it is given, however long.
+template <class T>
+struct type_caster<std::vector<T>> : list_caster<std::vector<T>, T> {
+  bool from_python(handle source, std::uint32_t flags, cleanup_list* cleanup) noexcept {
+    const object items = moetap::python::items_of(source);
+    return items.is_valid() && list_caster<std::vector<T>, T>::from_python(items, flags, cleanup);
+  }
+};
 
 template <>
 struct type_caster<moetap::python::Seconds> {

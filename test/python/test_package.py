@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import SHAPE
 
 import moetap
 
@@ -64,3 +65,29 @@ def test_it_is_typed() -> None:
 def test_pythons_resource_tracker_never_sees_our_segments() -> None:
     assert run("import moetap, os; moetap.find_segments(); from multiprocessing import resource_tracker as r; "
                "print(r._resource_tracker._pid)") == "None"
+
+
+class Endless:
+    """Has an item at each index, and says of itself that it is this long."""
+
+    def __init__(self, length: int, item: object) -> None:
+        self.length, self.item = length, item
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, _: object) -> object:
+        return self.item
+
+
+def test_sequences_are_not_longer_than_memory() -> None:
+    rows = moetap.Routes(SHAPE, range(4))
+    for items in (range(-(2**31), 40), range(10**30), Endless(2**40, 1), Endless(-1, 1)):
+        for call in (moetap.anchor_group, lambda layers: rows.take(layers=layers),
+                     lambda layers: moetap.ModelShape(layers, 2, 16), SHAPE.with_layers):  # fmt: skip
+            with pytest.raises((TypeError, ValueError, OverflowError)):
+                call(items)
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            moetap.slots_of(items, 4, range(4))
+    assert moetap.ModelShape(Endless(1, 3), 2, 16).moe_layers == (3,)
+    assert moetap.slots_of(Endless(1, 3), 4, range(4)).tolist() == [12, 13, 14, 15]
