@@ -89,3 +89,18 @@ def rows_of(endpoint: moetap.Endpoint, step: int, tokens: int = 8) -> moetap.Rou
     with moetap.Reader(endpoint, "shm") as reader:
         reader.wait_for(step)
         return reader.read_blocks([0, 1], BLOCK_SIZE, range(tokens), (1, step))
+
+
+def routes_of(ids: Any, start: int = 0, states: Any = None, shape: moetap.ModelShape = SHAPE) -> moetap.Routes:
+    """Rows with these ids, [tokens][layers][top_k], and states: all present unless given."""
+    states = np.zeros(len(ids), np.uint8) if states is None else np.asarray(states, np.uint8)
+    rows = np.asarray(ids).astype(shape.id_type)
+    made = moetap.Routes.__new__(moetap.Routes)
+    made.__setstate__((shape, start, start + len(ids), rows.tobytes(), states.tobytes()))
+    return made
+
+
+def random_ids(random: np.random.Generator, tokens: int, shape: moetap.ModelShape = SHAPE) -> np.ndarray:
+    """Rows of a router, [tokens][layers][top_k]."""
+    scores = random.random((tokens, shape.num_layers, shape.num_experts))
+    return np.argsort(scores, axis=2)[..., :shape.top_k]

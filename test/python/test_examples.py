@@ -32,10 +32,11 @@ def test_pairs(endpoint, scheduler, transport) -> None:
 
 
 def test_types_with_pyright(tmp_path) -> None:
-    """The examples, and the stubs that they need."""
+    """The examples, and what they and trainers see of the package."""
     pytest.importorskip("pyright")
     package = pathlib.Path(moetap.__file__).parent
-    checked = [*EXAMPLES.glob("*.py"), *package.glob("*.pyi"), package / "__init__.py", package / "_errors.py"]
+    checked = [*EXAMPLES.glob("*.py"), *package.glob("*.pyi"), package / "__init__.py", package / "_errors.py",
+               *package.glob("replay/*.py")]
     config = {"typeCheckingMode": "strict", "extraPaths": [str(package.parent), str(EXAMPLES)],
               "include": [os.path.relpath(path, tmp_path) for path in checked]}  # fmt: skip
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
@@ -46,6 +47,7 @@ def test_types_with_pyright(tmp_path) -> None:
 
 def test_types_with_mypy() -> None:
     pytest.importorskip("mypy")
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir=/dev/null", *sorted(EXAMPLES.glob("*.py"))],
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir=/dev/null", *sorted(EXAMPLES.glob("*.py")),
+                           *sorted(pathlib.Path(moetap.__file__).parent.glob("replay/*.py"))],
                           capture_output=True, text=True, cwd=EXAMPLES, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
