@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Runs moetap in real engines, and compares every row with an oracle. See ./dev engines --help."""
+"""Runs moetap in real engines and trainers, and compares every row. See ./dev engines --help."""
 
 import argparse
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "test/engines/vllm"))
+sys.path[:0] = [str(ROOT / "test/engines/vllm"), str(ROOT / "test/engines/trainers")]
 
 import install  # noqa: E402
 import report  # noqa: E402
+import trainers  # noqa: E402
 from ways import DEFAULT, OPTIONS, PATHS, Way  # noqa: E402
 
 
@@ -17,10 +18,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="./dev engines",
         description="Runs moetap in a real engine on this machine's CPU, and compares every row with what "
-        "transformers computes for the same tokens. The engine is installed from PyPI on first use.",
+        "transformers computes for the same tokens; or replays routes in a real trainer. They are installed "
+        "from PyPI on first use.",
     )
-    parser.add_argument("engine", choices=("vllm",))
-    parser.add_argument("version", nargs="?", default="0.32.0", help="0.18 or 0.32; default: %(default)s")
+    parser.add_argument("engine", choices=("vllm", "trainers"))
+    parser.add_argument("version", nargs="?",
+                        help="of vLLM, 0.18 or 0.32, the default; of Megatron-Core, 0.16.1")
     parser.add_argument("--ways", nargs="+", metavar="WAY",
                         type=Way.parse,
                         help=f"{', '.join(PATHS)}; with {', '.join(f'+{option}' for option in OPTIONS)}. "
@@ -29,7 +32,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the workload; default: %(default)s")
     options = parser.parse_args()
 
-    version = install.release_named(options.version)
+    if options.engine == "trainers":
+        return trainers.run(ROOT, options.version or trainers.VERSIONS[-1])
+    version = install.release_named(options.version or "0.32.0")
     folder = install.install(ROOT, version)
     ways = options.ways or [Way.parse(way) for way in DEFAULT[version]]
     return report.run(ROOT, folder, version, ways, options.jobs, options.seed)
