@@ -39,8 +39,10 @@ def install(root: Path, version: str) -> Path:
         _install_engine(folder, version)
         (folder / "installed").touch()
     print("== building moetap of this checkout, and installing it", file=sys.stderr)
-    _pip(folder, "install", "--force-reinstall", "--no-deps", str(_wheel(root)),
-         str(root / "test/engines/vllm" / VERSIONS[version][0]))
+    hook = folder.parent / VERSIONS[version][0]  # a copy: a build leaves files beside its sources
+    shutil.rmtree(hook, ignore_errors=True)
+    shutil.copytree(root / "test/engines/vllm" / hook.name, hook)
+    _pip(folder, "install", "--force-reinstall", "--no-deps", str(_wheel(root)), str(hook))
     return folder
 
 
