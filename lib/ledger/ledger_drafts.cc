@@ -15,6 +15,20 @@ namespace moetap {
 using detail::BlockClaim;
 using detail::RowStamp;
 
+namespace {
+
+// How many of the first tokens stay where they are.
+std::int64_t count_in_place(std::span<const std::int64_t> accepted) {
+  std::int64_t count = 0;
+  for (const std::int64_t token : accepted) {
+    if (token != count) break;
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
 // The effect of accept() on the rows of one step, computed before anything is changed.
 struct Ledger::State::Settlement {
   MovePlan plan;
@@ -206,24 +220,21 @@ MovePlan Ledger::accept(Step step, RequestId request, std::int64_t num_tokens,
   return std::move(settled.plan);
 }
 
-// Tokens of `step` are dropped, the last `removed` of these positions. A later step that was
-// guessed to begin among them has no rows, and is taken to begin where they end.
-void Ledger::State::move_up(Request& request, Request::InFlight& later, TokenRange step,
-                            std::int64_t removed) {
-  later.before.computed = std::max(later.before.computed, step.end) - removed;
-  const auto [start, end] = later.positions;
-  if (end <= step.start) return;
-  if (start >= step.end) {
-    later.positions = {start - removed, end - removed};
-    later.drafts -= removed;
-    return;
+// Where the blocks change places, no later step may have been reported to begin.
+void Ledger::State::check_later(const Request& request, RequestId id,
+                                const Request::InFlight& flight,
+                                std::span<const std::int64_t> accepted) {
+  const std::int64_t end = flight.positions.end;
+  const std::int64_t changes_from = flight.positions.start + count_in_place(accepted);
+  if (changes_from == end) return;
+  for (const Request::InFlight& later : request.in_flight) {
+    if (later.step <= flight.step || later.positions.start >= end) continue;
+    if (later.positions.end <= changes_from) continue;
+    throw StateError(fmt::format(
+        "accept_blocks() of step {} of request {}, but its step {} was reported to begin at "
+        "position {}, and blocks change places from {} to {}; first report it again, after them",
+        flight.step, id, later.step, later.positions.start, changes_from, end - 1));
   }
-  for (std::int64_t p = start; p < end; ++p) drop_row_of(request, p, later.step);
-  const std::int64_t first = step.end - removed;
-  later.positions = {first, first + end - start};
-  later.drafts = first + 1;
-  later.goes_back = later.prefill = false;
-  later.guessed = true;
 }
 
 // The positions after the step's move up, since it has fewer.
@@ -233,7 +244,10 @@ void Ledger::State::drop_rejected(Request& request, const Request::InFlight& fli
   const std::int64_t end = flight.positions.end;
   const std::int64_t removed = end - start - std::ssize(accepted);
   for (Request::InFlight& later : request.in_flight) {
-    if (later.step > flight.step) move_up(request, later, flight.positions, removed);
+    if (later.step <= flight.step || later.positions.start < end) continue;
+    later.positions = {later.positions.start - removed, later.positions.end - removed};
+    later.drafts -= removed;
+    later.before.computed -= removed;
   }
 
   const auto first = request.claims.begin() + start;
@@ -251,7 +265,7 @@ void Ledger::State::drop_rejected(Request& request, const Request::InFlight& fli
   for (Request::Origin& origin : request.origins) {
     if (origin.position >= end) origin.position -= removed;
   }
-  forget_covered(request, {start, end});
+  forget_covered(request, {start + count_in_place(accepted), end});
   for (Request::Covered& row : request.covered) {
     if (row.position >= end) row.position -= removed;
   }
@@ -292,6 +306,7 @@ void Ledger::accept_blocks(Step step, RequestId request, std::int64_t num_tokens
   const std::int64_t start = flight.positions.start;
   const std::int64_t count = State::count_standing(flight, num_tokens);
   detail::check_accepted(step, request, flight.positions, flight.drafts, count, accepted);
+  State::check_later(r, request, flight, accepted);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t computed_at = start + accepted[static_cast<std::size_t>(i)];
     const RowStamp row = s.row_of(r, computed_at, step);

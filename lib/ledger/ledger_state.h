@@ -148,7 +148,8 @@ struct MOETAP_HIDDEN Ledger::State {
   struct Settlement;
   Settlement settle(const Request& request, const Request::InFlight& flight,
                     std::span<const std::int64_t> accepted, Step moved_as) const;
-  void move_up(Request& request, Request::InFlight& later, TokenRange step, std::int64_t removed);
+  static void check_later(const Request& request, RequestId id, const Request::InFlight& flight,
+                          std::span<const std::int64_t> accepted);
   void drop_rejected(Request& request, const Request::InFlight& flight,
                      std::span<const std::int64_t> accepted);
   void check_moved_as(const Settlement& settlement) const;

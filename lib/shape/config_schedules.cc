@@ -56,7 +56,6 @@ constexpr std::string_view kRead[] = {
 };
 // Keys that look like a schedule, but do not say which layers have a router.
 constexpr std::string_view kNoSchedules[] = {"architectures",
-                                             "dense_list",            // sizes of a head (HunYuan)
                                              "hybrid_layer_pattern",  // kinds of attention (MiMo)
                                              "label2id",
                                              "mlp_ratio",  // of sizes
@@ -68,7 +67,6 @@ constexpr std::string_view kNoSchedules[] = {"architectures",
                                              "moe_num_secondary_experts",       // SmallThinker
                                              "prefix_dense_intermediate_size",  // Cohere
                                              "router_type",
-                                             "uniform_expert_assignment",  // DBRX
                                              "use_mixed_mlp_moe"};  // HunYuan's shared experts
 
 // The rule for a name: one that speaks of experts, routers or MLPs is a schedule, unless another of
@@ -80,16 +78,16 @@ constexpr std::string_view kAttentionParts[] = {
     "attn", "attention", "rope", "rotary", "window", "sliding", "_kv_", "index_topk", "indexer"};
 constexpr std::string_view kOtherMatters[] = {
     // Sizes and values.
-    "size", "hidden", "inter", "_d_", "_ff_", "dim", "width", "_wide_", "rank", "expansion", "mult",
-    "scal", "factor", "weight", "bias", "init", "_norm_", "normaliz", "_eps_", "clamp",
+    "size", "dim", "width", "_wide_", "rank", "expansion", "mult", "scal", "factor", "weight",
+    "bias", "initializer", "init_std", "_norm_", "normaliz", "_eps_", "clamp",
     // Functions.
-    "_act_", "activation", "_glu_", "_fn_", "method", "softmax", "softcap", "sigmoid", "scor",
-    "logit", "prob", "temperature",
+    "_act_", "activation", "_fn_", "method", "softmax", "softcap", "sigmoid", "scor", "logit",
+    "prob", "temperature",
     // Training.
-    "_lr_", "freeze", "loss", "aux", "balanc", "drop", "jitter", "noise", "capacity", "priorit",
+    "_lr_", "loss", "aux", "balanc", "drop", "jitter", "noise", "capacity", "priorit",
     // How it is computed.
-    "dtype", "fp8", "fp32", "quant", "bits", "parallel", "_tp_", "compile", "graph", "fuse",
-    "fusion", "kernel", "backend", "_impl", "dispatch", "recompute", "pad",
+    "dtype", "fp8", "fp32", "quant", "bits", "parallel", "_tp_", "compile", "fuse", "fusion",
+    "kernel", "backend", "implement", "dispatch", "recompute", "pad",
     // Other parts of the model.
     "shared", "group", "gate", "gating", "residual"};
 // With one of these it is a schedule all the same.
@@ -140,7 +138,7 @@ bool looks_like_schedule(std::string_view words) {
 
 // A letter or digit for each layer, of few kinds: "dmdmdmdm".
 bool is_pattern(std::string text, int num_layers) {
-  constexpr std::size_t kMostKinds = 3;
+  constexpr std::size_t kMostKinds = 4;
   if (text.size() != static_cast<std::size_t>(num_layers)) return false;
   if (!std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) != 0; }))
     return false;
@@ -149,13 +147,24 @@ bool is_pattern(std::string text, int num_layers) {
   return kinds > 1 && kinds <= kMostKinds && 2 * kinds <= static_cast<std::size_t>(num_layers);
 }
 
-// One kind for all layers: a word under a key that ends in "type" and has no other word for which
-// layers ("mlp_type": "swiglu").
+// One kind for all layers: a word under a key that ends in "type" or "impl" and has no other word
+// for which layers ("mlp_type": "swiglu").
 bool names_a_kind(std::string_view words, const Json& value) {
-  if (!value.is_string() || !words.ends_with("type_") || says_which_layers(words)) return false;
+  const bool is_of_kinds = words.ends_with("type_") || words.ends_with("_impl_");
+  if (!value.is_string() || !is_of_kinds || says_which_layers(words)) return false;
   const std::string text = lower(value.get<std::string>());
   return text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_-") == text.npos &&
          !has_one_of(text, kKindsOfLayers);
+}
+
+// Of published models, by name and form: a switch of DBRX, and sizes of a head of HunYuan.
+bool is_harmless(const std::string& key, const Json& value, int num_layers) {
+  if (key == "uniform_expert_assignment") return value.is_boolean();
+  const auto is_size = [num_layers](const Json& size) {
+    return is_integer(size) && (size == 0 || size > num_layers);
+  };
+  return key == "dense_list" && value.is_array() &&
+         value.size() < static_cast<std::size_t>(num_layers) && std::ranges::all_of(value, is_size);
 }
 
 // The names of modules ("layers.0.mlp", "*experts") are no names of facts.
@@ -233,7 +242,7 @@ class Schedules {
              const std::optional<std::string>& inside) const {
     for (const auto& [key, value] : object.items()) {
       if (value.is_null() || is_of_drafts(key) || is_one_of(key, kNoSchedules) ||
-          is_one_of(key, switch_names())) {
+          is_one_of(key, switch_names()) || is_harmless(key, value, num_layers_)) {
         continue;
       }
       const std::string name = path + key;

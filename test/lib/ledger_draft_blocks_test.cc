@@ -118,11 +118,10 @@ TEST_F(LedgerDraftBlocks, RowsUnderAGuessMoveUpWithTheirBlocks) {
   EXPECT_EQ(read(ledger.finish(1, 8)), "1.0 1.1 2.5 2.7 3.8 3.9 3.10 ");
 }
 
-// One that was guessed to begin among the dropped tokens, or before them.
-TEST_F(LedgerDraftBlocks, AStepThatWasGuessedTooLowBeginsAfterThem) {
+TEST_F(LedgerDraftBlocks, RefusesALaterStepThatWasGuessedTooLow) {
   for (const std::int64_t drafts : {2, 5, 20}) {
     SCOPED_TRACE(drafts);
-    for (std::int64_t low = 0; low <= 2; ++low) {
+    for (std::int64_t low = 1; low <= 2 + drafts; ++low) {
       Ledger again(64, 1);
       again.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
       again.schedule(1, 1, {0, 2});
@@ -130,10 +129,12 @@ TEST_F(LedgerDraftBlocks, AStepThatWasGuessedTooLowBeginsAfterThem) {
       Blocks blocks;
       for (std::int64_t i = 0; i <= drafts; ++i) blocks.emplace_back(10 + i);
       again.schedule(2, 1, {2, 3 + drafts}, blocks);
-      again.schedule(3, 1, {low, low + 3});
+      again.schedule(3, 1, {low, low + 3}, Blocks{40, 41, 42});
+      expect_throw<StateError>([&] { again.accept_blocks(2, 1, 4, Tokens{0}); },
+                               {"its step 3 was reported to begin", "from 3 to", "after them"});
+      again.schedule(3, 1, {3 + drafts, 6 + drafts});
       again.accept_blocks(2, 1, 4, Tokens{0});
       EXPECT_TRUE(again.rows_since(1, 0).verdicts.empty());
-      again.schedule(3, 1, {3, 6}, Blocks{40, 41, 42});
       again.accept_blocks(3, 1, 6, Tokens{0, 2});
       const RowPlan plan = again.finish(1, 6);
       EXPECT_TRUE(plan.verdicts.empty());
@@ -142,22 +143,23 @@ TEST_F(LedgerDraftBlocks, AStepThatWasGuessedTooLowBeginsAfterThem) {
   }
 }
 
-TEST_F(LedgerDraftBlocks, SoDoesOneThatIsNotReportedAgainWithoutItsRows) {
+TEST_F(LedgerDraftBlocks, TakesItWhereNoBlockChangesPlaces) {
   ledger.schedule(3, 1, {3, 6}, Blocks{8});
   land(2, {5, 6, 7});
-  ledger.accept_blocks(2, 1, 4, Tokens{0});
-  EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0 1.1 2.5 ");
-  ledger.accept(3, 1, 5);
-  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.5 missing ");
+  ledger.accept_blocks(2, 1, 6, Tokens{0, 1, 2});
+  ledger.schedule(3, 1, {5, 6});
+  land(3, {8});
+  ledger.accept_blocks(3, 1, 7, Tokens{0});
+  EXPECT_EQ(read(ledger.finish(1, 7)), "1.0 1.1 2.5 2.6 2.7 3.8 ");
 }
 
 TEST_F(LedgerDraftBlocks, AStepBeforeThemKeepsItsRows) {
-  ledger.schedule(3, 1, {0, 2});
+  ledger.schedule(3, 1, {0, 3});
   land(2, {5, 6, 7});
-  land(3, {0, 1});
+  land(3, {0, 1, 5});
   ledger.accept_blocks(2, 1, 4, Tokens{0});
-  ledger.accept(3, 1, 4);
-  EXPECT_EQ(read(ledger.finish(1, 4)), "3.0 3.1 2.5 ");
+  ledger.accept_blocks(3, 1, 4, Tokens{0, 1, 2});
+  EXPECT_EQ(read(ledger.finish(1, 4)), "3.0 3.1 3.5 ");
 }
 
 // Tokens that are known are not rejected: it began elsewhere.

@@ -142,8 +142,9 @@ class MOETAP_API Ledger {
   // of the step's positions gets the block of token accepted[i]. The blocks of the step's other
   // tokens are given up, and those of later steps in flight move up. ArgumentError for larger
   // blocks. StateError if it is not known where the step begins: accept the steps before it first.
-  // StateError also for a step that was accepted already, and for a ledger of chains, whose
-  // rejected tokens keep their blocks.
+  // StateError also for a step that was accepted already, if a later step was reported to begin
+  // where blocks change places, and for a ledger of chains, whose rejected tokens keep their
+  // blocks.
   void accept_blocks(Step step, RequestId request, std::int64_t num_tokens,
                      std::span<const std::int64_t> accepted);
 
