@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 
 #include "lib/internal/number_format.h"
 
@@ -50,7 +49,10 @@ void check_accepted(Step step, RequestId request, TokenRange positions, std::int
 }
 
 bool is_in_place(std::span<const std::int64_t> accepted) {
-  return std::ranges::equal(accepted, std::views::iota(std::int64_t{0}, std::ssize(accepted)));
+  for (std::size_t i = 0; i < accepted.size(); ++i) {
+    if (accepted[i] != static_cast<std::int64_t>(i)) return false;
+  }
+  return true;
 }
 
 void check_in_place(Step step, RequestId request, std::span<const std::int64_t> accepted,

@@ -143,7 +143,7 @@ bool is_pattern(std::string text, int num_layers) {
   if (!std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) != 0; }))
     return false;
   std::ranges::sort(text);
-  const auto kinds = text.size() - std::ranges::unique(text).size();
+  const auto kinds = static_cast<std::size_t>(std::unique(text.begin(), text.end()) - text.begin());
   return kinds > 1 && kinds <= kMostKinds && 2 * kinds <= static_cast<std::size_t>(num_layers);
 }
 

@@ -376,7 +376,8 @@ TEST(ConfigSchedules, H34SomeSayNothingOfLayersOnlyInOneForm) {
                                                  {"num_initial_dense", 2},
                                                  {"num_hidden_dense", 2},
                                                  {"moe_ff_from", 2}}) {
-    expect_throw<ArgumentError>([&] { ModelShape::from_config(with(key, value)); },
+    const std::string text = with(key, value);
+    expect_throw<ArgumentError>([&] { ModelShape::from_config(text); },
                                 {"\"" + std::string(key), "not understood"});
   }
 }
