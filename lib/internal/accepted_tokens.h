@@ -21,10 +21,10 @@ MOETAP_INTERNAL_API void check_accepted(Step step, RequestId request, TokenRange
                                         std::int64_t drafts, std::int64_t count,
                                         std::span<const std::int64_t> accepted);
 
-// Whether no token is accepted for another position than its own.
-MOETAP_INTERNAL_API bool is_in_place(std::span<const std::int64_t> accepted);
+// How many tokens, counted from the first, are accepted for their own positions.
+MOETAP_INTERNAL_API std::int64_t count_in_place(std::span<const std::int64_t> accepted);
 
-// StateError if one is; `why` says why none can be.
+// StateError if a token is accepted for another position than its own; `why` says why none can be.
 MOETAP_INTERNAL_API void check_in_place(Step step, RequestId request,
                                         std::span<const std::int64_t> accepted, const char* why);
 

@@ -48,21 +48,22 @@ void check_accepted(Step step, RequestId request, TokenRange positions, std::int
   }
 }
 
-bool is_in_place(std::span<const std::int64_t> accepted) {
-  for (std::size_t i = 0; i < accepted.size(); ++i) {
-    if (accepted[i] != static_cast<std::int64_t>(i)) return false;
+std::int64_t count_in_place(std::span<const std::int64_t> accepted) {
+  std::int64_t count = 0;
+  for (const std::int64_t token : accepted) {
+    if (token != count) break;
+    ++count;
   }
-  return true;
+  return count;
 }
 
 void check_in_place(Step step, RequestId request, std::span<const std::int64_t> accepted,
                     const char* why) {
-  for (std::size_t i = 0; i < accepted.size(); ++i) {
-    if (accepted[i] == static_cast<std::int64_t>(i)) continue;
-    throw StateError(
-        fmt::format("accept() of step {} of request {}: token {} at place {} of `accepted`, but {}",
-                    step, request, accepted[i], i, why));
-  }
+  const std::int64_t count = count_in_place(accepted);
+  if (count == std::ssize(accepted)) return;
+  throw StateError(
+      fmt::format("accept() of step {} of request {}: token {} at place {} of `accepted`, but {}",
+                  step, request, accepted[static_cast<std::size_t>(count)], count, why));
 }
 
 }  // namespace moetap::detail

@@ -15,20 +15,6 @@ namespace moetap {
 using detail::BlockClaim;
 using detail::RowStamp;
 
-namespace {
-
-// How many of the first tokens stay where they are.
-std::int64_t count_in_place(std::span<const std::int64_t> accepted) {
-  std::int64_t count = 0;
-  for (const std::int64_t token : accepted) {
-    if (token != count) break;
-    ++count;
-  }
-  return count;
-}
-
-}  // namespace
-
 // The effect of accept() on the rows of one step, computed before anything is changed.
 struct Ledger::State::Settlement {
   MovePlan plan;
@@ -121,7 +107,7 @@ bool Ledger::State::computes_again(const Request::InFlight& flight) {
 bool Ledger::State::stays(const Request::InFlight* flight,
                           std::span<const std::int64_t> accepted) const {
   if (flight == nullptr || drafts == Drafts::chain) return true;
-  return computes_again(*flight) && detail::is_in_place(accepted);
+  return computes_again(*flight) && detail::count_in_place(accepted) == std::ssize(accepted);
 }
 
 void Ledger::accept(Step step, RequestId request, std::int64_t num_tokens) {
@@ -129,7 +115,7 @@ void Ledger::accept(Step step, RequestId request, std::int64_t num_tokens) {
   auto& r = s.accepting(step, request, num_tokens, "accept()");
   const auto* const flight = s.drafts == Drafts::tree ? State::in_flight(r, step) : nullptr;
   const std::int64_t end =
-      flight == nullptr || flight->guessed ? 0 : std::min(flight->positions.end, num_tokens - 1);
+      flight == nullptr ? 0 : flight->positions.start + State::count_standing(*flight, num_tokens);
   if (flight != nullptr && end > flight->drafts) {
     throw StateError(fmt::format(
         "accept() of step {} with {} tokens of request {}, so that drafts stand at [{}, {}); say "
@@ -225,7 +211,7 @@ void Ledger::State::check_later(const Request& request, RequestId id,
                                 const Request::InFlight& flight,
                                 std::span<const std::int64_t> accepted) {
   const std::int64_t end = flight.positions.end;
-  const std::int64_t changes_from = flight.positions.start + count_in_place(accepted);
+  const std::int64_t changes_from = flight.positions.start + detail::count_in_place(accepted);
   if (changes_from == end) return;
   for (const Request::InFlight& later : request.in_flight) {
     if (later.step <= flight.step || later.positions.start >= end) continue;
@@ -265,7 +251,7 @@ void Ledger::State::drop_rejected(Request& request, const Request::InFlight& fli
   for (Request::Origin& origin : request.origins) {
     if (origin.position >= end) origin.position -= removed;
   }
-  forget_covered(request, {start + count_in_place(accepted), end});
+  forget_covered(request, {start + detail::count_in_place(accepted), end});
   for (Request::Covered& row : request.covered) {
     if (row.position >= end) row.position -= removed;
   }
@@ -294,8 +280,8 @@ void Ledger::accept_blocks(Step step, RequestId request, std::int64_t num_tokens
     return;
   }
   const State::Request::InFlight flight = *found;
-  const bool all_stay =
-      detail::is_in_place(accepted) && std::ssize(accepted) == flight.positions.size();
+  const bool all_stay = std::ssize(accepted) == flight.positions.size() &&
+                        detail::count_in_place(accepted) == flight.positions.size();
   if (flight.guessed || (State::computes_again(flight) && !all_stay)) {
     throw StateError(fmt::format(
         "accept_blocks() of step {} of request {}, which was reported to begin at position {}, but "

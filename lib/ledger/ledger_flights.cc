@@ -42,14 +42,14 @@ Ledger::State::Request::InFlight Ledger::State::planned(const Request& request, 
 // Whether another step in flight has.
 bool Ledger::State::has_drafts(const Request& request, Step step) {
   return std::ranges::any_of(request.in_flight, [step](const Request::InFlight& flight) {
-    return flight.step != step && flight.drafts < flight.positions.end;
+    return flight.step != step && flight.has_drafts();
   });
 }
 
 // The step's own, or those of one before it: where the request's next step begins is not known. A
 // step that goes back may be one of these too.
 bool Ledger::State::ends_in_drafts(const Request& request, const Request::InFlight& flight) {
-  return flight.drafts < flight.positions.end || flight.goes_back || !request.in_flight.empty();
+  return flight.has_drafts() || flight.goes_back || !request.in_flight.empty();
 }
 
 // A step begins where the previous one ended. After a step with drafts this is a guess until
@@ -92,8 +92,7 @@ TokenRange Ledger::State::positions_with_rows(const Request& request,
   return {std::clamp(first, start, end), end};
 }
 
-// If a step begins elsewhere than reported, it is not known which of its rows is which
-// token's.
+// If a step begins elsewhere than reported, it is not known which of its rows is which token's.
 void Ledger::State::settle_begin(Request& request, Request::InFlight& flight) {
   if (flight.prefill) return;
   const auto [start, end] = flight.positions;

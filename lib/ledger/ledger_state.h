@@ -56,6 +56,7 @@ struct MOETAP_HIDDEN Ledger::State {
       bool goes_back = false;   // begins before what was computed
       bool prefill = false;     // continues with known tokens
       bool guessed = false;     // not yet confirmed that it begins there
+      bool has_drafts() const { return drafts < positions.end; }
     };
 
     Claims claims;  // in order of the positions; none if rows are not wanted

@@ -22,6 +22,7 @@ nb::object to_range(TokenRange range) {
 }
 
 nb::object first_items(nb::handle sequence, Py_ssize_t count) noexcept {
+  if (PyList_CheckExact(sequence.ptr())) return nb::steal(PyList_AsTuple(sequence.ptr()));
   nb::object items = nb::steal(PyTuple_New(count));
   for (Py_ssize_t i = 0; items.is_valid() && i < count; ++i) {
     PyObject* const item = PySequence_GetItem(sequence.ptr(), i);

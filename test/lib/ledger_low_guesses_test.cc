@@ -39,44 +39,43 @@ class LedgerLowGuesses : public test::DraftsWorld {
     if (!text.empty()) text.pop_back();
     return text;
   }
+  // Step 2 really begins at position 8, which was not reported: its rows are not known, and the
+  // prompt keeps its own.
+  void expect_untold() {
+    land(2, {8, 13}, 2);
+    accept(2, 14, {0, 1, 4, 2, 3});
+    EXPECT_EQ(read(ledger.finish(2, 14)),
+              rows({{1, prompt}}) + " missing missing missing missing missing");
+  }
   const Tokens prompt{0, 1, 2, 3, 4, 5, 6, 7};
-  const std::string untold = rows({{1, prompt}}) + " missing missing missing missing missing";
 };
 INSTANTIATE_TEST_SUITE_P(BlockSize, LedgerLowGuesses, testing::Values(1, 2, 3, 16),
                          testing::PrintToStringParamName());
 
 TEST_P(LedgerLowGuesses, OneInThePromptIsNoPrefill) {
   guess(2, {6, 11});
-  land(2, {8, 13}, 2);
   ledger.accept(1, 2, 9);
-  accept(2, 14, {0, 1, 4, 2, 3});
-  EXPECT_EQ(read(ledger.finish(2, 14)), untold);
+  expect_untold();
 }
 
 TEST_P(LedgerLowGuesses, NorIsItIfAllItsTokensWereKnownAtFirst) {
   guess(2, {5, 8});
   guess(2, {6, 11});
-  land(2, {8, 13}, 2);
   ledger.accept(1, 2, 9);
-  accept(2, 14, {0, 1, 4, 2, 3});
-  EXPECT_EQ(read(ledger.finish(2, 14)), untold);
+  expect_untold();
 }
 
 TEST_P(LedgerLowGuesses, NorIsItIfItHadNoDraftsAtFirst) {
   ledger.accept(1, 2, 9);
   guess(2, {8, 9});
   guess(2, {6, 11});
-  land(2, {8, 13}, 2);
-  accept(2, 14, {0, 1, 4, 2, 3});
-  EXPECT_EQ(read(ledger.finish(2, 14)), untold);
+  expect_untold();
 }
 
 // The engine does not accept steps without drafts.
 TEST_P(LedgerLowGuesses, NorIsItIfTheStepBeforeItIsNotAccepted) {
   guess(2, {6, 11});
-  land(2, {8, 13}, 2);
-  accept(2, 14, {0, 1, 4, 2, 3});
-  EXPECT_EQ(read(ledger.finish(2, 14)), untold);
+  expect_untold();
 }
 
 // As no step computes tokens that stand, whatever is reported.
