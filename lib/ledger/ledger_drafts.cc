@@ -214,26 +214,62 @@ void Ledger::State::check_later(const Request& request, RequestId id,
   const std::int64_t changes_from = flight.positions.start + detail::count_in_place(accepted);
   if (changes_from == end) return;
   for (const Request::InFlight& later : request.in_flight) {
-    if (later.step <= flight.step || later.positions.start >= end) continue;
-    if (later.positions.end <= changes_from) continue;
+    const auto [first, last] = later.positions;
+    if (later.step <= flight.step || first >= end || last <= changes_from || first == last)
+      continue;
     throw StateError(fmt::format(
-        "accept_blocks() of step {} of request {}, but its step {} was reported to begin at "
-        "position {}, and blocks change places from {} to {}; first report it again, after them",
-        flight.step, id, later.step, later.positions.start, changes_from, end - 1));
+        "accept_blocks() of step {} of request {}, but its step {} was reported to compute "
+        "positions [{}, {}), and blocks change places at [{}, {}); first report it again, outside "
+        "of these",
+        flight.step, id, later.step, first, last, changes_from, end));
   }
 }
 
+// Where blocks change places, a row that was put there is of a token that no longer stands there.
+// Only rows that this step and later ones computed go with their blocks.
+void Ledger::State::drop_puts(Request& request, Step step, TokenRange changing) {
+  if (MOETAP_OFF("H30 rows put where blocks change places")) return;
+  for (std::int64_t position = changing.start; position < changing.end; ++position) {
+    const auto place = own_place(request, position);
+    const auto computed_it = [&](const Request::InFlight& flight) {
+      return flight.step >= step && is_on_top(request, position, flight.step);
+    };
+    if (place && std::ranges::none_of(request.in_flight, computed_it)) {
+      book.set(place->block, place->offset, {});
+    }
+  }
+  std::erase_if(request.covered, [changing](const Request::Covered& row) {
+    return row.stamp.is_put() && row.position >= changing.start && row.position < changing.end;
+  });
+}
+
 // The positions after the step's move up, since it has fewer.
+void Ledger::State::move_up(Request& request, const Request::InFlight& flight,
+                            std::int64_t removed) {
+  const std::int64_t end = flight.positions.end;
+  const auto moved = [end, removed](std::int64_t position) {
+    return position < end ? std::min(position, end - removed) : position - removed;
+  };
+  for (Request::InFlight& later : request.in_flight) {
+    if (later.step <= flight.step) continue;
+    later.before.computed = moved(later.before.computed);
+    if (later.positions.start < end) continue;
+    later.positions = {moved(later.positions.start), moved(later.positions.end)};
+    later.drafts = moved(later.drafts);
+  }
+  for (Request::Origin& origin : request.origins) origin.position = moved(origin.position);
+  for (Request::Covered& row : request.covered) row.position = moved(row.position);
+  request.computed = moved(std::max(request.computed, end));
+}
+
 void Ledger::State::drop_rejected(Request& request, const Request::InFlight& flight,
                                   std::span<const std::int64_t> accepted) {
-  const std::int64_t start = flight.positions.start;
-  const std::int64_t end = flight.positions.end;
+  const auto [start, end] = flight.positions;
   const std::int64_t removed = end - start - std::ssize(accepted);
-  for (Request::InFlight& later : request.in_flight) {
-    if (later.step <= flight.step || later.positions.start < end) continue;
-    later.positions = {later.positions.start - removed, later.positions.end - removed};
-    later.drafts -= removed;
-    later.before.computed -= removed;
+  const std::int64_t changes_from = start + detail::count_in_place(accepted);
+  if (changes_from < end) {
+    drop_puts(request, flight.step,
+              {changes_from, removed == 0 ? end : std::ssize(request.claims)});
   }
 
   const auto first = request.claims.begin() + start;
@@ -244,17 +280,9 @@ void Ledger::State::drop_rejected(Request& request, const Request::InFlight& fli
     if (!stays && own_place(request, start + token)) book.give(first[token].block);
   }
   request.claims.erase(std::ranges::copy(kept, first).out, first + (end - start));
-  request.computed = std::max(request.computed, end) - removed;
-  std::erase_if(request.origins, [&](const Request::Origin& origin) {
-    return origin.position >= start && origin.position < end;
-  });
-  for (Request::Origin& origin : request.origins) {
-    if (origin.position >= end) origin.position -= removed;
-  }
-  forget_covered(request, {start + detail::count_in_place(accepted), end});
-  for (Request::Covered& row : request.covered) {
-    if (row.position >= end) row.position -= removed;
-  }
+  forget_origins(request, flight.positions);
+  forget_covered(request, {changes_from, end});
+  move_up(request, flight, removed);
 }
 
 void Ledger::accept_blocks(Step step, RequestId request, std::int64_t num_tokens,

@@ -151,6 +151,8 @@ struct MOETAP_HIDDEN Ledger::State {
                     std::span<const std::int64_t> accepted, Step moved_as) const;
   static void check_later(const Request& request, RequestId id, const Request::InFlight& flight,
                           std::span<const std::int64_t> accepted);
+  void drop_puts(Request& request, Step step, TokenRange changing);
+  static void move_up(Request& request, const Request::InFlight& flight, std::int64_t removed);
   void drop_rejected(Request& request, const Request::InFlight& flight,
                      std::span<const std::int64_t> accepted);
   void check_moved_as(const Settlement& settlement) const;

@@ -92,9 +92,9 @@ constexpr std::string_view kOtherMatters[] = {
     "shared", "group", "gate", "gating", "residual"};
 // With one of these it is a schedule all the same.
 constexpr std::string_view kWhichLayers[] = {
-    "layer",  "idx",    "indices", "_ids",   "freq",     "every",    "period",
-    "prefix", "suffix", "layout",  "_nth",   "interval", "step",     "first",
-    "last",   "start",  "until",   "offset", "replace",  "alternat", "interleav"};
+    "layer",  "idx",    "indices", "_ids",     "freq",      "every", "period", "prefix",
+    "suffix", "layout", "_nth",    "interval", "step",      "first", "last",   "start",
+    "until",  "offset", "replace", "alternat", "interleav", "_from_"};
 constexpr std::string_view kChoices[] = {"pattern", "mask", "schedule", "placement", "skip"};
 // These are also about much else, so the name must say that it is about layers.
 constexpr std::string_view kMlpNames[] = {"gate", "gating", "spars",       "switch",
@@ -103,9 +103,9 @@ constexpr std::string_view kLayerNames[] = {"layer", "block"};
 // A number of picks: a list of these is as telling as one of kMlpNames.
 constexpr std::string_view kPicks[] = {"topk", "top_k", "per_tok"};
 // Parts of strings that say that layers differ, or that all are of one of these kinds.
-constexpr std::string_view kKindsOfLayers[] = {"layer",  "every", "alternat", "interleav",
-                                               "hybrid", "mixed", "dense",    "spars",
-                                               "first",  "last",  "even",     "odd"};
+constexpr std::string_view kKindsOfLayers[] = {"layer", "every", "alternat", "interleav", "hybrid",
+                                               "mixed", "dense", "spars",    "first",     "last",
+                                               "even",  "odd",   "from"};
 
 // "_moe_args_n_" for "moe_args.n". A layer normalization is not about layers.
 std::string words_of(const std::string& name) {
@@ -161,10 +161,14 @@ bool names_a_kind(std::string_view words, const Json& value) {
 bool is_harmless(const std::string& key, const Json& value, int num_layers) {
   if (key == "uniform_expert_assignment") return value.is_boolean();
   const auto is_size = [num_layers](const Json& size) {
-    return is_integer(size) && (size == 0 || size > num_layers);
+    return is_integer(size) && size > num_layers;
+  };
+  const auto is_size_or_none = [&](const Json& size) {
+    return is_size(size) || (is_integer(size) && size == 0);
   };
   return key == "dense_list" && value.is_array() &&
-         value.size() < static_cast<std::size_t>(num_layers) && std::ranges::all_of(value, is_size);
+         value.size() < static_cast<std::size_t>(num_layers) &&
+         std::ranges::any_of(value, is_size) && std::ranges::all_of(value, is_size_or_none);
 }
 
 // The names of modules ("layers.0.mlp", "*experts") are no names of facts.

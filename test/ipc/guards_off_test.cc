@@ -57,6 +57,21 @@ TEST_P(NumberOfOneOwner, H30WithoutItARowOfTheNextOwnerPassesForOneOfTheFirst) {
   EXPECT_EQ(read(plan), "1.0 1.1 2.0 3.6");
 }
 
+// As LedgerDraftBlocks.ARowThatWasPutOverADraftDoesNotMove.
+TEST(PutRows, H30WithoutItTheyPassForThoseOfOtherTokens) {
+  const SwitchedOff off("H30 rows put where blocks change places");
+  Ledger ledger(16, 1);
+  ledger.admit({.request = 1, .num_tokens = 3, .placement = {test::Blocks{0, 1, 2, 3, 4}, 0}});
+  ledger.schedule(1, 1, {0, 2});
+  ledger.accept(1, 1, 3);
+  ledger.schedule(2, 1, {2, 5});
+  (void)ledger.fill(3, 1, {4, 5});
+  ledger.accept_blocks(2, 1, 5, test::Tokens{0, 2});
+  const RowPlan plan = ledger.finish(1, 5);
+  EXPECT_EQ(plan.windows.back().first, Step(3));
+  EXPECT_TRUE(plan.verdicts.empty());
+}
+
 class GuardsOff : public test::ShmTest {
  protected:
   // Rows of the wire layout as vLLM looks for them.

@@ -367,11 +367,16 @@ TEST(ConfigSchedules, H34SomeSayNothingOfLayersOnlyInOneForm) {
   }
   for (const auto& [key, value] :
        std::vector<std::pair<const char*, json>>{{"dense_list", {0, 1}},
+                                                 {"dense_list", json::array({0})},
+                                                 {"dense_list", {0, 0}},
+                                                 {"dense_list", {4096, 0.0}},
                                                  {"dense_list", {4096, 0, 0, 0, 0, 0, 0, 0}},
                                                  {"dense_list", {"dense", "moe"}},
                                                  {"dense_list", 3},
                                                  {"uniform_expert_assignment", {1, 3}},
                                                  {"moe_impl", "from_3"},
+                                                 {"moe_impl", "from_three"},
+                                                 {"moe_group_from", 2},
                                                  {"moe_impl", {{"0", "dense"}, {"1", "moe"}}},
                                                  {"num_initial_dense", 2},
                                                  {"num_hidden_dense", 2},

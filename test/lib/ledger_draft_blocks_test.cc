@@ -130,8 +130,9 @@ TEST_F(LedgerDraftBlocks, RefusesALaterStepThatWasGuessedTooLow) {
       for (std::int64_t i = 0; i <= drafts; ++i) blocks.emplace_back(10 + i);
       again.schedule(2, 1, {2, 3 + drafts}, blocks);
       again.schedule(3, 1, {low, low + 3}, Blocks{40, 41, 42});
-      expect_throw<StateError>([&] { again.accept_blocks(2, 1, 4, Tokens{0}); },
-                               {"its step 3 was reported to begin", "from 3 to", "after them"});
+      expect_throw<StateError>(
+          [&] { again.accept_blocks(2, 1, 4, Tokens{0}); },
+          {"its step 3 was reported to compute", "places at [3, ", "outside of these"});
       again.schedule(3, 1, {3 + drafts, 6 + drafts});
       again.accept_blocks(2, 1, 4, Tokens{0});
       EXPECT_TRUE(again.rows_since(1, 0).verdicts.empty());
@@ -141,6 +142,84 @@ TEST_F(LedgerDraftBlocks, RefusesALaterStepThatWasGuessedTooLow) {
       EXPECT_EQ(plan.slots, (std::vector<Slot>{0, 1, 10, 40, 42}));
     }
   }
+}
+
+// It was loaded for the position as it was, and another token stands there now.
+TEST_F(LedgerDraftBlocks, ARowThatWasPutOverADraftDoesNotMove) {
+  for (const std::int64_t put : {3, 4}) {
+    SCOPED_TRACE(put);
+    Ledger again(16, 1);
+    again.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
+    again.schedule(1, 1, {0, 2});
+    again.accept(1, 1, 3);
+    again.schedule(2, 1, {2, 5}, Blocks{5, 6, 7});
+    (void)again.fill(3, 1, {put, put + 1});
+    again.accept_blocks(2, 1, 5, Tokens{0, 2});
+    const RowPlan plan = again.rows_since(1, 0);
+    EXPECT_EQ(plan.slots, (std::vector<Slot>{0, 1, 5, 7}));
+    EXPECT_EQ(plan.windows[3].first, put == 4 ? Step(0) : Step(2));
+    EXPECT_EQ(plan.verdicts.empty(), put == 3);
+  }
+}
+
+TEST_F(LedgerDraftBlocks, ARowThatWasPutWhereNoBlockChangesPlacesStays) {
+  (void)ledger.fill(3, 1, {3, 4});
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 1});
+  const RowPlan plan = ledger.rows_since(1, 0);
+  EXPECT_TRUE(plan.verdicts.empty());
+  EXPECT_EQ(plan.windows[3].first, Step(3));
+}
+
+// Also one that lies under a step's, or in a block after the step's.
+TEST_F(LedgerDraftBlocks, ARowThatWasPutAfterThemDoesNotMoveUp) {
+  for (const bool covered : {false, true}) {
+    SCOPED_TRACE(covered);
+    Ledger again(16, 1);
+    again.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
+    again.schedule(1, 1, {0, 2});
+    again.accept(1, 1, 3);
+    again.schedule(2, 1, {2, 5}, Blocks{5, 6, 7});
+    if (!covered) again.schedule(3, 1, {5, 7}, Blocks{8, 9});
+    if (covered) again.schedule(3, 1, {5, 5}, Blocks{8, 9});
+    (void)again.fill(4, 1, {5, 6});
+    if (covered) again.schedule(5, 1, {5, 7});
+    again.accept_blocks(2, 1, 4, Tokens{0});
+    if (covered) again.schedule(5, 1, {4, 5});
+    again.accept_blocks(3, 1, covered ? 4 : 6, covered ? Tokens{} : Tokens{0, 1});
+    const RowPlan plan = again.finish(1, covered ? 5 : 6);
+    EXPECT_EQ(plan.windows[3].first, Step(0));
+    ASSERT_EQ(plan.verdicts.size(), 1);
+    EXPECT_EQ(plan.verdicts[0].positions.start, 3);
+    EXPECT_EQ(plan.verdicts[0].state, RowState::missing);
+  }
+}
+
+TEST_F(LedgerDraftBlocks, ARowThatWasPutAfterBlocksThatTradePlacesStays) {
+  ledger.schedule(3, 1, {5, 7}, Blocks{8, 9});
+  (void)ledger.fill(4, 1, {5, 6});
+  ledger.accept_blocks(2, 1, 6, Tokens{0, 2, 1});
+  ledger.accept_blocks(3, 1, 8, Tokens{0, 1});
+  const RowPlan plan = ledger.finish(1, 8);
+  EXPECT_TRUE(plan.verdicts.empty());
+  EXPECT_EQ(plan.slots, (std::vector<Slot>{0, 1, 5, 7, 6, 8, 9}));
+  EXPECT_EQ(plan.windows[5].first, Step(4));
+}
+
+// Where a whole block moved, the step's row did too.
+TEST_F(LedgerDraftBlocks, ARowThatMovedWithItsBlockIsStillTheSteps) {
+  (void)ledger.move(3, std::vector<BlockMove>{{7, 12}});
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+  const RowPlan plan = ledger.rows_since(1, 0);
+  EXPECT_TRUE(plan.verdicts.empty());
+  EXPECT_EQ(plan.slots, (std::vector<Slot>{0, 1, 5, 12}));
+  EXPECT_EQ(plan.windows[3].first, Step(3));
+}
+
+TEST_F(LedgerDraftBlocks, AStepThatComputesNothingIsNotInTheWay) {
+  ledger.schedule(3, 1, {4, 4});
+  land(2, {5, 6, 7});
+  ledger.accept_blocks(2, 1, 4, Tokens{0});
+  EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0 1.1 2.5 ");
 }
 
 TEST_F(LedgerDraftBlocks, TakesItWhereNoBlockChangesPlaces) {

@@ -140,11 +140,11 @@ class MOETAP_API Ledger {
 
   // As above with a block size of 1, for an engine that moves no keys and values. Instead the i-th
   // of the step's positions gets the block of token accepted[i]. The blocks of the step's other
-  // tokens are given up, and those of later steps in flight move up. ArgumentError for larger
-  // blocks. StateError if it is not known where the step begins: accept the steps before it first.
-  // StateError also for a step that was accepted already, if a later step was reported to begin
-  // where blocks change places, and for a ledger of chains, whose rejected tokens keep their
-  // blocks.
+  // tokens are given up, and those of later steps in flight move up. A row that fill() put into a
+  // block that changes its place is no row any more. ArgumentError for larger blocks. StateError if
+  // it is not known where the step begins: accept the steps before it first. StateError also for a
+  // step that was accepted already, if a later step was reported to compute positions where blocks
+  // change places, and for a ledger of chains, whose rejected tokens keep their blocks.
   void accept_blocks(Step step, RequestId request, std::int64_t num_tokens,
                      std::span<const std::int64_t> accepted);
 
