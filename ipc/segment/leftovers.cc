@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
@@ -56,6 +57,23 @@ SegmentInfo::Kind kind_of(const std::string& name, int fd) {
   return SegmentInfo::Kind::other;
 }
 
+// Whether no process but this one has the file open or mapped, and only by this descriptor: the
+// kernel grants a lease for writing only then (fcntl(2)). A process that opens the file meanwhile
+// waits for two system calls. The signal for that is one that does nothing unless it is handled.
+bool is_unused(int fd) {
+  if (fcntl(fd, F_SETSIG, SIGURG) != 0 || fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return false;
+  MOETAP_POINT("reclaim leased");
+  fcntl(fd, F_SETLEASE, F_UNLCK);
+  return true;
+}
+
+// A vLLM process makes no claim and leaves no mark, but has the buffer open as long as it uses it.
+bool may_be_vllms(int fd) {
+  struct stat status {};
+  const bool is_ours = fstat(fd, &status) == 0 && (status.st_mode & kMadeByUs) != 0;
+  return !is_ours || !is_unused(fd);
+}
+
 // Nothing if it is gone.
 std::optional<SegmentInfo> describe(const std::string& name) {
   SegmentInfo info{.name = name};
@@ -70,7 +88,7 @@ std::optional<SegmentInfo> describe(const std::string& name) {
   info.reader_pid = claimant(file.get(), Role::peer);
   if (info.owner_pid != 0) {
     info.owner = SegmentInfo::Owner::alive;
-  } else if (info.kind != SegmentInfo::Kind::wire) {
+  } else if (info.kind != SegmentInfo::Kind::wire || !may_be_vllms(file.get())) {
     info.owner = SegmentInfo::Owner::dead;
   }
   return info;
@@ -122,13 +140,14 @@ bool remove_name(const std::string& name) {
 }
 
 bool reclaim(const std::string& name) {
-  if (!name.starts_with(kOurPrefix)) return false;
+  const bool is_wire = name.starts_with(kWirePrefix);
+  if (!is_wire && !name.starts_with(kOurPrefix)) return false;
   const GuardedDescriptor file = open_ours(name);
   if (file.get() < 0) return false;
   // Empty ones too: a process that has just created it finds its name lost, and starts again.
   if (!try_claim_unnamed(file.get(), Role::owner, name)) return false;
   MOETAP_POINT("reclaim claimed");
-  if (!leads_to(name, file.get())) return false;
+  if (!leads_to(name, file.get()) || (is_wire && may_be_vllms(file.get()))) return false;
   const bool removed = remove_name(name);
   MOETAP_POINT("reclaim unlinked");
   return removed;

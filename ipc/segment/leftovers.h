@@ -5,8 +5,7 @@
 
 namespace moetap {
 
-// Every name of moetap's own layouts begins with this. (A wire-compatible buffer may be a vLLM
-// process's, which makes no claim, so its use cannot be detected.)
+// How the names of moetap's own layouts begin, and those of the wire-compatible one.
 inline constexpr const char* kOurPrefix = "/moetap_";
 inline constexpr const char* kWirePrefix = "/vllm_routed_experts_buffer_";
 

@@ -8,13 +8,17 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <string_view>
+#include <thread>
 
 #include "ipc/internal/system_limits.h"
 #include "ipc/segment/leftovers.h"
 
 namespace moetap {
 namespace {
+
+constexpr std::chrono::milliseconds kLeased{100};
 
 const char* kind_of(mode_t mode) {
   if (S_ISLNK(mode)) return "a symbolic link, which is not followed";
@@ -81,7 +85,7 @@ void check_ours(const struct stat& status, const std::string& name) {
   }
   if (error == EWOULDBLOCK) {
     throw MismatchError(fmt::format(
-        "shared memory {} has a lease on it (fcntl(2), F_SETLEASE), which none of ours has: see "
+        "shared memory {} has a lease on it (fcntl(2), F_SETLEASE), and ours are over at once: see "
         "who holds it (/proc/locks), then remove /dev/shm{} or choose another instance name",
         name, name));
   }
@@ -101,7 +105,13 @@ int open_existing(const std::string& name) {
   // Before it is opened, since open() would wait for another user's lease, or for a pipe's other
   // end.
   if (const auto named = named_status(name)) check_ours(*named, name);
-  return open_at_once(name);
+  // One of ours that inspects the segment has a lease on it, for some microseconds.
+  const auto deadline = std::chrono::steady_clock::now() + kLeased;
+  for (;;) {
+    const int fd = open_at_once(name);
+    if (fd >= 0 || errno != EWOULDBLOCK || std::chrono::steady_clock::now() >= deadline) return fd;
+    std::this_thread::yield();
+  }
 }
 
 int open_or_create(const std::string& name) {

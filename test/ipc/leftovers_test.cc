@@ -1,4 +1,6 @@
 // What find_segments() says of segments, and what reclaim() removes.
+#include "ipc/segment/leftovers.h"
+
 #include <moetap/error.h>
 #include <moetap/read_transport.h>
 #include <moetap/segments.h>
@@ -116,10 +118,56 @@ TEST_F(LeftoversTest, SaysWhoHasWhatAndHowMuch) {
     EXPECT_FALSE(reclaim(name));
     EXPECT_TRUE(exists(name));
   }
+}
+
+// A vLLM process makes no claim, so its use shows only in what it has open.
+TEST_F(LeftoversTest, H23ADeadWorkersWireBufferGoesWhenNoProcessUsesItAnyMore) {
+  endpoint.layout = ShmLayout::wire;
+  const std::string name = buffer_name(endpoint);
+  Signal made;
+  Signal opened;
+  Signal mapped;
+  Signal unmap;
+  ChildProcess worker([&] {
+    const ShmWriter writer(endpoint);
+    made.raise();
+    pause();
+  });
+  made.wait();
+  ChildProcess vllm([&] {
+    const int fd = shm_open(name.c_str(), O_RDONLY, 0);
+    opened.raise();
+    unmap.wait();
+    void* const memory = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    mapped.raise();
+    unmap.wait();
+    munmap(memory, 4096);
+    mapped.raise();
+    unmap.wait();
+  });
+  opened.wait();
   worker.kill();
-  EXPECT_EQ(found(buffer_name(wire))->owner, Owner::unknown);
-  EXPECT_FALSE(reclaim(buffer_name(wire)));
-  EXPECT_TRUE(exists(buffer_name(wire)));
+  for (int use = 0; use < 2; ++use) {
+    EXPECT_EQ(found(name)->owner, Owner::unknown);
+    EXPECT_FALSE(reclaim(name));
+    remove_leftovers();
+    EXPECT_TRUE(exists(name));
+    unmap.raise();
+    mapped.wait();
+  }
+  const Segment other = Segment::create("/moetap_" + endpoint.instance + "_other_0", 4096);
+  EXPECT_TRUE(gone(name));
+  unmap.raise();
+}
+
+// It has no mark of ours, and may be a worker's that is just being started.
+TEST_F(LeftoversTest, H23AWireBufferThatVllmMadeStays) {
+  endpoint.layout = ShmLayout::wire;
+  make_file(buffer_name(endpoint), 4096);
+  EXPECT_EQ(found(buffer_name(endpoint))->owner, Owner::unknown);
+  EXPECT_FALSE(reclaim(buffer_name(endpoint)));
+  EXPECT_TRUE(exists(buffer_name(endpoint)));
 }
 
 TEST_F(LeftoversTest, NamesTheReaderOfARing) {

@@ -1,19 +1,29 @@
 // What is removed at the very moment when another process looks (H38).
 #include <moetap/error.h>
 #include <moetap/read_transport.h>
+#include <moetap/segments.h>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "ipc/internal/channel.h"
+#include "ipc/internal/names.h"
+#include "ipc/internal/segment.h"
 #include "ipc/internal/shm_writer.h"
 #include "ipc/table/wire_lock.h"
 #include "test/injection/injection.h"
+#include "test/ipc/child_process.h"
 #include "test/ipc/shm_test.h"
 
 namespace moetap {
@@ -64,6 +74,36 @@ TEST_F(RemovedMeanwhile, H38AWorkerThatEndsIsNotTakenForOneWhoseRingWasRemoved) 
                               EXPECT_EQ(reader->poll(), Step(0));
                             }),
             1);
+}
+
+// The look gives the file a lease for a moment.
+TEST_F(RemovedMeanwhile, H23AProcessThatLooksWhetherABufferIsUsedIsInNoOthersWay) {
+  endpoint.layout = ShmLayout::wire;
+  const std::string name = buffer_name(endpoint);
+  test::Signal leased;
+  test::ChildProcess looker([&] {
+    bool looked = false;
+    injection::on_point([&](std::string_view point) {
+      if (point != "reclaim leased" || looked) return;
+      looked = true;
+      leased.raise();
+      usleep(20'000);
+    });
+    while (!looked) {  // any process that creates a segment removes it
+      const int fd = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
+      ASSERT_EQ(ftruncate(fd, 4096), 0);
+      ASSERT_EQ(fchmod(fd, S_ISVTX | 0600), 0);
+      close(fd);
+      find_segments();
+    }
+  });
+  leased.wait();
+  try {
+    Segment::open(name);
+  } catch (const SystemError& error) {
+    EXPECT_EQ(error.code().value(), ENOENT) << error.what();
+  }
+  EXPECT_EQ(looker.join(), 0);
 }
 
 // A writer then has the lock of the new file while the reader has that of the old one.

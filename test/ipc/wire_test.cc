@@ -301,11 +301,15 @@ TEST_F(WireTest, EachAccessExcludesPythons) {
 TEST_F(WireTest, ADeadWorkersBufferOfAnotherSizeIsMadeAnew) {
   Endpoint other = endpoint;
   other.num_slots = 32;
+  Signal made;
   ChildProcess dead([&] {
     const ShmWriter writer(other);
-    _exit(0);
+    made.raise();
+    pause();
   });
-  ASSERT_EQ(dead.join(), 0);
+  made.wait();
+  const Segment used = Segment::open(buffer_name(endpoint));
+  dead.kill();
   EXPECT_EQ(std::filesystem::file_size(file()), 32u * 6 * 4);
   ShmWriter writer(endpoint);
   EXPECT_EQ(std::filesystem::file_size(file()), 64u * 6 * 4);
@@ -331,11 +335,15 @@ TEST_F(WireTest, WhatPythonMadeStaysWhenAWriterGoesAndIsNotReplaced) {
 }
 
 TEST_F(WireTest, H23WhatADeadWorkerMadeGoesWithTheNext) {
+  Signal made;
   ChildProcess dead([&] {
     const ShmWriter writer(endpoint);
-    _exit(0);
+    made.raise();
+    pause();
   });
-  ASSERT_EQ(dead.join(), 0);
+  made.wait();
+  const Segment used = Segment::open(buffer_name(endpoint));
+  dead.kill();
   ASSERT_TRUE(std::filesystem::exists(file()));
   { const ShmWriter writer(endpoint); }
   EXPECT_FALSE(std::filesystem::exists(file()));

@@ -22,8 +22,8 @@ struct SegmentInfo {
   enum class Owner : std::uint8_t {
     alive,    // a living process owns it, possibly in another container
     dead,     // no process owns it: reclaim() removes it
-    unknown,  // another user's, or a wire buffer that no process of moetap owns: a vLLM process,
-              // which leaves no mark, may be using it
+    unknown,  // another user's, or a wire buffer that no process of moetap owns, but that a vLLM
+              // process made, or that some process has open
   };
 
   std::string name;  // with a leading '/'; the file is /dev/shm<name>
@@ -42,7 +42,8 @@ MOETAP_API std::vector<SegmentInfo> find_segments();
 
 // Removes the segment of this name if its owner is dead, which is checked again at the time of this
 // call. Returns false if there is no such segment, if it is in use or another user's, or if its
-// name does not begin with "/moetap_". SystemError if its owner is dead but the system does not
+// name does not begin as those of find_segments(). A wire buffer is in use as long as any process
+// has it open or mapped; one that a vLLM process made is not removed. SystemError if its owner is dead but the system does not
 // allow its removal (a mount point, a read-only file system). Processes that still map it keep
 // their mapping. Any number of processes may call this, and start workers, at the same time.
 MOETAP_API bool reclaim(const std::string& name);
