@@ -50,6 +50,7 @@ constexpr Point kPoints[] = {
     {"create described",             { 1,  0,  1,  1}, {}},
     {"create published",             { 1,  1,  1,  1}, {}},
     {"reclaim claimed",              { 1,  1,  1,  1}, {}},
+    {"reclaim leased",               { 0,  1,  0,  0}, {}},
     {"reclaim unlinked",             { 1,  1,  1,  1}, {}},
     {"publish copied to the host",   { 6,  6,  0,  0}, {}},
     {"publish waits",                { 2,  0,  0,  0}, {}},

@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "ipc/internal/names.h"
+#include "ipc/system/fork_guard.h"
 #include "test/ipc/child_process.h"
 #include "test/ipc/shared_object.h"
 #include "test/ipc/temporary_directory.h"
@@ -29,14 +30,15 @@ using test::ChildProcess;
 constexpr Step kVictimSteps = 16;
 constexpr std::uint32_t kEnough = 3;  // steps verified
 
-// Of another size than any session's.
-void make_wire_buffer_of_a_dead_worker(const Endpoint& endpoint) {
+// Of another size than any session's. Returns a descriptor of it: while it is open, only a worker
+// of its name removes it.
+int make_wire_buffer_of_a_dead_worker(const Endpoint& endpoint) {
   const std::string name = buffer_name(endpoint);
   shm_unlink(name.c_str());
   const int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   const bool made = fchmod(fd, S_ISVTX | 0600) == 0 && ftruncate(fd, 64) == 0;
-  close(fd);
-  ASSERT_TRUE(made) << name;
+  EXPECT_TRUE(made) << name;
+  return fd;
 }
 
 class Session {
@@ -93,7 +95,9 @@ class Session {
     });
     for (int i = 0; i < kills && !testing::Test::HasFailure(); ++i) {
       if (about("reclaim")) leave_one_behind();
-      if (about("create replaces")) make_wire_buffer_of_a_dead_worker(setup_.endpoint);
+      const GuardedDescriptor used([&] {
+        return about("create replaces") ? make_wire_buffer_of_a_dead_worker(setup_.endpoint) : -1;
+      });
       kill_worker(i, reader);
     }
     const std::uint32_t generation = ++generation_;
@@ -144,15 +148,10 @@ class Session {
     expect_ended(last.join(), "the last reader");
   }
 
-  // What a worker of another instance leaves, which only reclaim() ever removes. Of a native
-  // layout: whose a vLLM process's would be is not known.
+  // What a worker of another instance leaves, which only reclaim() ever removes.
   void leave_one_behind() {
     Setup setup = setup_;
     setup.endpoint.instance.insert(0, "gone-");
-    if (setup.kill.transport == Transport::wire) {
-      setup.kill.transport = Transport::shm;
-      setup.endpoint.layout = ShmLayout::native;
-    }
     setup.kill.point = "create published";
     const std::uint32_t generation = ++generation_;
     ChildProcess worker([&] {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "ipc/internal/segment.h"
 #include "test/ipc/own_shared_memory.h"
 #include "test/tool/tool_test.h"
 
@@ -71,10 +72,11 @@ TEST_F(Gc, SaysWhatItCannotRemoveAndRemovesTheRest) {
   EXPECT_EQ(child.join(), 0);
 }
 
-TEST_F(Gc, LeavesTheLivingAndWireBuffersAlone) {
+TEST_F(Gc, LeavesTheLivingAndWireBuffersInUseAlone) {
   Endpoint wire = endpoint;
   wire.layout = ShmLayout::wire;
   Worker vllm(wire, {{1}});
+  const Segment used = Segment::open(buffer_name(wire));
   vllm.kill();
   const Worker worker(endpoint, {{1}});
   const ChannelProducer producer(endpoint);
