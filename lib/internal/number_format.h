@@ -6,9 +6,10 @@
 #include <fmt/format.h>
 
 template <class Kind>
-struct fmt::formatter<moetap::Number<Kind>> : fmt::formatter<typename Kind::Integer> {
+struct fmt::formatter<moetap::Number<Kind>> {
+  constexpr auto parse(fmt::format_parse_context& context) { return context.begin(); }
   template <class Context>
   auto format(moetap::Number<Kind> number, Context& context) const {
-    return fmt::formatter<typename Kind::Integer>::format(number.value(), context);
+    return fmt::format_to(context.out(), "{}", number.value());
   }
 };
