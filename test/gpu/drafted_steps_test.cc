@@ -20,7 +20,8 @@ TEST(DraftedSteps, AreForgottenOnceTheyAreAccepted) {
   add(steps, 1, {7, 2, 3, 2});
   add(steps, 2, {7, 4, 3, 2});
   add(steps, 3, {7, 5, 3, 2});
-  const auto accepted = steps.accepted(2, 7, 6, Tokens{0, 2});
+  const Tokens tokens{0, 2};
+  const auto accepted = steps.accepted(2, 7, 6, tokens);
   ASSERT_TRUE(accepted.has_value());
   EXPECT_EQ(accepted->position, 4);
   EXPECT_EQ(Tokens(accepted->tokens.begin(), accepted->tokens.end()), Tokens{0});
