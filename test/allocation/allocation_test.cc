@@ -44,11 +44,19 @@ std::size_t rounded(std::size_t size, std::align_val_t alignment) {
 
 }  // namespace
 
-// The other forms call these.
+// The forms for arrays call these.
 void* operator new(std::size_t size) { return count(std::malloc(size == 0 ? 1 : size)); }
 void* operator new(std::size_t size, std::align_val_t alignment) {
   const std::size_t bytes = rounded(size == 0 ? 1 : size, alignment);
   return count(std::aligned_alloc(static_cast<std::size_t>(alignment), bytes));
+}
+// The library's own calls the one above, but a sanitizer's does not.
+void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(size, alignment);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
