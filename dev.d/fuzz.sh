@@ -75,7 +75,7 @@ fuzz_python() {
     preload+=("$("${CXX:-c++}" -print-file-name="$library")")
   done
   say "fuzzing the Python package for $seconds s"
-  env LD_PRELOAD="${preload[*]}" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONPATH="$directory/python" \
+  env LD_PRELOAD="${preload[*]}" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=256 PYTHONPATH="$directory/python" \
     PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore \
     "$python" "$root/test/python/fuzz.py" --seconds "$seconds" || die 'fuzz: see above; the last seed is that of the failure'
 }
