@@ -53,11 +53,13 @@ find_changes() {
 # no toolkit), at most so many of them; for one commit these are always the same. A quick run leaves
 # out the analyzer, which is most of the work.
 tidy() {
-  local limit=$1 built=() checks=()
+  local limit=$1 built=() checks=() headers=()
   shift
   need tidy
   debug || return
   [[ -s build/debug/compile_commands.json ]] || die 'lint: build/debug has no compile_commands.json'
+  mapfile -t headers < <(sed -n 's,^build \([^ :]*\.h\): CUSTOM_COMMAND.*,\1,p' build/debug/build.ninja)
+  ((${#headers[@]} == 0)) || ninja -C build/debug "${headers[@]}" >&2
   mapfile -t built < <(comm -12 <(printf '%s\n' "$@" | sort -u) \
     <(grep -oP '"file": "\.\./\.\./\K[^"]+' build/debug/compile_commands.json | sort -u) |
     shuf -n "$limit" --random-source=<(yes "$(git rev-parse HEAD)" 2>/dev/null))

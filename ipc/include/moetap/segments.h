@@ -43,9 +43,10 @@ MOETAP_API std::vector<SegmentInfo> find_segments();
 // Removes the segment of this name if its owner is dead, which is checked again at the time of this
 // call. Returns false if there is no such segment, if it is in use or another user's, or if its
 // name does not begin as those of find_segments(). A wire buffer is in use as long as any process
-// has it open or mapped; one that a vLLM process made is not removed. SystemError if its owner is dead but the system does not
-// allow its removal (a mount point, a read-only file system). Processes that still map it keep
-// their mapping. Any number of processes may call this, and start workers, at the same time.
+// has it open or mapped; one that a vLLM process made is not removed. SystemError if its owner is
+// dead but the system does not allow its removal (a mount point, a read-only file system).
+// Processes that still map it keep their mapping. Any number of processes may call this, and start
+// workers, at the same time.
 MOETAP_API bool reclaim(const std::string& name);
 
 // Why this machine cannot have shared memory in huge pages, and what to change; "" if it can.
