@@ -154,6 +154,11 @@ DeviceArray empty(PyDevice& device, nb::handle given, const std::string& dtype) 
     const auto sizes = Ints(given).copy("shape");
     shape.assign(sizes.begin(), sizes.end());
   }
+  constexpr std::size_t kMostDimensions = 32;  // of an array in NumPy 1
+  if (shape.size() > kMostDimensions) {
+    throw ArgumentError(fmt::format("an array of {} dimensions; at most are {}, as in NumPy",
+                                    shape.size(), kMostDimensions));
+  }
   const std::size_t item = size_of_type(dtype);
   std::size_t bytes = item;
   for (const std::int64_t size : shape) {

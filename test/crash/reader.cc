@@ -189,6 +189,7 @@ class SlotFollower final : public Follower {
     std::vector<Step> written(slots.size());
     reader_->stamps(slots, written);
     std::vector<StepWindow> windows;
+    windows.reserve(written.size());
     for (const Step step : written)
       windows.push_back({std::max(step, Step(1)), std::max(step, Step(1))});
     const auto states = read(slots, windows);

@@ -216,6 +216,7 @@ TEST_F(SchedulerTest, TellsWhichBlocksAreReusedBeforeTheLedgerKnows) {
 TEST_F(SchedulerTest, PlansAheadOfWhatIsSampledAndBeyondTheEndThatItCannotKnow) {
   make({.num_blocks = 100, .max_tokens = 64, .max_requests = 4}, {request_of(10, 2, 1000)});
   std::vector<StepPlan> plans;
+  plans.reserve(4);
   for (int i = 0; i < 4; ++i) plans.push_back(scheduler->plan());
   EXPECT_EQ(scheduler->in_flight(), 4U);
   for (std::int64_t i = 1; i < 4; ++i) {

@@ -145,6 +145,7 @@ TEST_F(CollectiveWatchTest, AGraphsTimeRunsFromTheEndOfTheOneBeforeIt) {
     int number;
   };
   std::vector<Turn> turns;
+  turns.reserve(kLaunches);
   for (int i = 0; i < kLaunches; ++i) turns.push_back({&allowed, i});
   for (Turn& turn : turns) {
     stream->call(

@@ -106,7 +106,7 @@ class GivenUpStepOn : public EndpointTest,
     }
   }
 
-  void expect_taken(std::vector<Step> failed) {
+  void expect_taken(const std::vector<Step>& failed) {
     std::vector<Step> taken;
     for (const StepFailed& failure : capturer->take_failures()) {
       EXPECT_TRUE(contains(failure.reason(), "gave it up")) << failure.what();

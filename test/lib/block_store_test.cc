@@ -68,9 +68,9 @@ TEST_F(MemoryBlockStoreTest, RefusesIdsThatTheModelDoesNotHave) {  // H20
     if (experts > 256) {
       for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = std::byte{i % 4 == 0};
     }
-    const auto set_last = [&](int number) {
+    const std::size_t size = experts > 256 ? 2 : 1;
+    const auto set_last = [&rows, size](int number) {
       const auto wide = static_cast<std::uint16_t>(number);
-      const std::size_t size = experts > 256 ? 2 : 1;
       std::memcpy(rows.data() + rows.size() - size, &wide, size);
     };
     set_last(id);

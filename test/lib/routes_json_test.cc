@@ -2,6 +2,8 @@
 #include <moetap/error.h>
 #include <moetap/routes_json.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <string>
@@ -251,7 +253,7 @@ TEST(RoutesJson, SaysWhatIsWrongInFewWords) {
   const std::string much(1'000'000, 'x');
   for (const auto& [from, to] : {std::pair<std::string, std::string>{"5", '"' + much + '"'},
                                  {"int16", much},
-                                 {"{", "{\"" + much + "\": 1, \"" + much + "\": 2, "},
+                                 {"{", fmt::format("{{\"{0}\": 1, \"{0}\": 2, ", much)},
                                  {"{", '"' + much},
                                  {"\"start\"", "\"not_present\": [\"" + much + "\"], \"start\""},
                                  {"[4, 3, 2]", '[' + std::string(999'999, '1') + ']'}}) {

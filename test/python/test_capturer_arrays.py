@@ -137,7 +137,8 @@ def test_devices() -> None:
     view[:] = 1
     del array
     assert view.sum() == 6
-    for shape, dtype in [((-1,), "int32"), ((2**40, 2**40), "int32"), ((2,), "complex64")]:
+    assert device.empty((1,) * 32).numpy().shape == (1,) * 32
+    for shape, dtype in [((-1,), "int32"), ((2**40, 2**40), "int32"), ((2,), "complex64"), ((1,) * 33, "int32")]:
         with pytest.raises(moetap.ArgumentError):
             device.empty(shape, dtype)
     with pytest.raises(TypeError):

@@ -57,6 +57,7 @@ class ToolInto {
   ToolInto(int output, std::vector<std::string> wrapper, std::vector<std::string> arguments) {
     wrapper.insert(wrapper.end(), arguments.begin(), arguments.end());
     std::vector<char*> command;
+    command.reserve(wrapper.size() + 1);
     for (std::string& word : wrapper) command.push_back(word.data());
     command.push_back(nullptr);
     posix_spawn_file_actions_t actions;
@@ -147,7 +148,7 @@ class ToolTest : public ShmTest {
   Result run_on_dead(const std::vector<Slots>& steps, const std::vector<std::string>& arguments) {
     for (int tries = 0; tries < 100; ++tries) {
       Worker(endpoint, steps).kill();
-      const Result result = run_tool(arguments);
+      Result result = run_tool(arguments);
       if (result.status != 3) return result;
     }
     ADD_FAILURE() << "others reclaim each dead worker's segment at once";
