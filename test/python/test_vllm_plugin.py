@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import moetap
+from moetap import _imports as imports
 from moetap import vllm as plugin
-from moetap.vllm import buffer_form, connector_form, imports, scheduler, worker
+from moetap.vllm import buffer_form, connector_form, scheduler, worker
 from moetap.vllm.engine import describe
 
 

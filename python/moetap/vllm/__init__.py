@@ -13,7 +13,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal
 
-from moetap.vllm.imports import when_imported
+from moetap._imports import when_imported
 
 VARIABLE = "MOETAP_VLLM"
 KEY = "moetap"  # in additional_config

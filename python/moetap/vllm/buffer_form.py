@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moetap._imports import when_imported
 from moetap.vllm import SWITCH_OFF, transport
 from moetap.vllm.engine import StepMetadata, describe
-from moetap.vllm.imports import when_imported
 from moetap.vllm.scheduler import SchedulerConnector
 from moetap.vllm.worker import NO_STEP, StepPublisher, require_layers
 

@@ -5,8 +5,8 @@ import functools
 from types import ModuleType
 from typing import Any
 
+from moetap._imports import when_imported
 from moetap.vllm import transport
-from moetap.vllm.imports import when_imported
 
 _MARK = "_moetap"
 

@@ -5,7 +5,7 @@ import contextlib
 import os
 from typing import Any
 
-from moetap.vllm.imports import when_imported
+from moetap._imports import when_imported
 
 WIRE = "MOETAP_TEST_WIRE"  # read: the scheduler's end of vLLM's buffer is ours; write: the worker's is
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import moetap
-from moetap.vllm.imports import when_imported
+from moetap._imports import when_imported
 
 
 def install(end: str) -> None:
