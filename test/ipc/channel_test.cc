@@ -37,7 +37,7 @@ constexpr Milliseconds kPatience{test::kPatienceMs};
 using ChannelTest = test::EndpointTest;
 
 TEST_F(ChannelTest, HandsRecordsToAnotherProcessWholeAndInOrder) {
-  constexpr Step kSteps = 2000;
+  static constexpr Step kSteps = 2000;
   ChildProcess worker([this] {
     ChannelProducer producer(endpoint);
     for (Step step = 1; step <= kSteps; ++step) send(producer, step);

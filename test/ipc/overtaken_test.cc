@@ -38,7 +38,7 @@ class Overtaken : public test::EndpointTest {
   ~Overtaken() override { injection::on_point({}); }
 
   // Once, where the reader reaches `point`.
-  void once_at(std::string_view point, std::function<void()> act) {
+  void once_at(std::string_view point, const std::function<void()>& act) {
     injection::on_point([=, this](std::string_view at) {
       if (!reached && at == point) {
         reached = true;
@@ -48,7 +48,7 @@ class Overtaken : public test::EndpointTest {
   }
   // There the worker gets a record that the reader has not released, and does with it as `use`
   // says.
-  void overtake_at(std::string_view point, std::function<void()> use) {
+  void overtake_at(std::string_view point, const std::function<void()>& use) {
     once_at(point, [=, this] {
       const std::uint64_t before = ring.control().released;
       ring.control().released = ring.control().committed.load();

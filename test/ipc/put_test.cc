@@ -290,7 +290,7 @@ TEST_P(PutTest, ALedgersRequestsReadTheirRowsThroughHitsAndMoves) {
   done.raise();
   EXPECT_EQ(process.join(), 0);
 
-  const auto expected = [&](std::vector<std::pair<Step, Slots>> parts) {
+  const auto expected = [&](const std::vector<std::pair<Step, Slots>>& parts) {
     std::vector<std::byte> rows;
     for (const auto& [step, slots] : parts) {
       const auto part = rows_of(endpoint.shape, step, slots);
