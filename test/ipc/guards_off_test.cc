@@ -49,7 +49,7 @@ TEST_P(NumberOfOneOwner, H30WithoutItARowOfTheNextOwnerPassesForOneOfTheFirst) {
   const RowPlan plan = ledger.finish(1, 5);
   ledger.accept(2, 2, room - 1);
   test::Blocks more = blocks_of(1);
-  more.resize(static_cast<std::size_t>(5 / GetParam() + 1));
+  more.resize(static_cast<std::size_t>(5 / GetParam()) + 1);
   ledger.schedule(3, 2, {room - 2, room + 6}, more);
   memory->publish(3, {{slot_of(1, 3), 305}, {slot_of(1, 4), 306}});
   const test::Tokens path{0, 1, 2, 3, 4, 6};
