@@ -53,6 +53,7 @@ class StagesTest : public testing::Test {
   }
   static std::vector<std::byte> row(Step step, Slot slot) {
     std::vector<std::byte> ids;
+    ids.reserve(8);
     for (int i = 0; i < 8; ++i) {
       ids.push_back(std::byte(static_cast<std::uint8_t>(
           step.value() * 50 + static_cast<std::uint64_t>(slot.value() * 10) + i)));
@@ -62,6 +63,7 @@ class StagesTest : public testing::Test {
 
   void publish(std::size_t stage, Step step, const std::vector<Slot>& slots) {
     std::vector<std::pair<Slot, std::uint32_t>> rows;
+    rows.reserve(slots.size());
     for (const Slot slot : slots) rows.emplace_back(slot, stage_row(stage, step, slot));
     memory[stage]->publish(step, rows);
   }
