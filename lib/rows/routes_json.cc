@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
-#include <ranges>
 #include <span>
 #include <string>
 #include <string_view>
@@ -167,9 +166,10 @@ RowState state_named(const Json& run) {
   const auto* found =
       std::ranges::find(kNotPresent, run[2].get_ref<const std::string&>(), row_state_name);
   if (found != std::end(kNotPresent)) return *found;
-  throw ArgumentError(fmt::format(
-      "routes whose \"not_present\" has {}; a row there can be \"{}\"", detail::shown(run),
-      fmt::join(kNotPresent | std::views::transform(row_state_name), "\", \"")));
+  std::vector<std::string_view> names;
+  std::ranges::transform(kNotPresent, std::back_inserter(names), row_state_name);
+  throw ArgumentError(fmt::format("routes whose \"not_present\" has {}; a row there can be \"{}\"",
+                                  detail::shown(run), fmt::join(names, "\", \"")));
 }
 
 // Says why rows have no ids. An unverified row had some, but they are not in the text.

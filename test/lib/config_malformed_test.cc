@@ -2,6 +2,7 @@
 #include <moetap/error.h>
 #include <moetap/shape.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -72,8 +73,8 @@ TEST(Config, RefusesWhatIsNestedTooDeeplyOrSaidTwice) {
   const std::string rest = R"("num_experts_per_tok": 2, "num_experts": 8, "num_hidden_layers": 4)";
   for (const char* key : {"num_experts", "num_hidden_layers", "moe_layers", "decoder_sparse_step",
                           "first_k_dense_replace", "mlp_only_layers", "anything"}) {
-    std::string text = "{\"" + std::string(key) + "\": " + deep;
-    expect_throw<ArgumentError>([&] { ModelShape::from_config(text + ", " + rest + "}"); },
+    const std::string text = fmt::format("{{\"{}\": {}, {}}}", key, deep, rest);
+    expect_throw<ArgumentError>([&] { ModelShape::from_config(text); },
                                 {"the configuration", "nested 65 deep", "up to 64"});
   }
   expect_throw<ArgumentError>(
