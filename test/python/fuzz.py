@@ -179,8 +179,11 @@ class Draw:
         """Of this parameter: often one that it may be."""
         if name in WAITS:
             return self.of((0, 0.001, 0.01, -1, float("nan"), "1", None, True, Hostile(self), [1]))
-        if name in SIZES and self.chance(90):
-            return self.of((1, 2, 3, 4, 8, 16, 64, -1, 2**63, 0, "4", None, 1.5, (0, 4), range(6), (2, 3), range(2, 1)))
+        if name in SIZES:
+            other = self.any()
+            if self.chance(90) or (isinstance(other, int) and other > 2**16):
+                return self.of((1, 2, 3, 4, 8, 16, 64, -1, 2**63, 0, "4", None, 1.5, (0, 4), range(6), (2, 3), range(2, 1)))
+            return other
         if self.chance(40):
             return self.any()
         likely: dict[str, Callable[[], Any]] = {
@@ -215,9 +218,9 @@ def parameters(function: Any) -> list[tuple[str, bool]]:
 
 
 def arguments_of(draw: Draw, function: Any) -> tuple[list[Any], dict[str, Any]]:
-    if draw.chance(8):
-        return [draw.any() for _ in range(draw.random.randrange(5))], {}
     names = parameters(function)
+    if draw.chance(8) and not SIZES.intersection(name for name, _ in names):
+        return [draw.any() for _ in range(draw.random.randrange(5))], {}
     plain = [name for name, by_name in names if not by_name]
     given = plain[: draw.random.randrange(len(plain) + 1)] if draw.chance(25) else plain
     arguments = [draw.argument(name) for name in given]

@@ -1,5 +1,6 @@
 """The SGLang plugin without SGLang: when it does something, and what it refuses."""
 
+import importlib.metadata
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -299,5 +300,10 @@ def test_a_dense_model() -> None:
 
 
 def test_sglang_finds_the_plugin() -> None:
-    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
-    assert '[project.entry-points."sglang.srt.plugins"]\nmoetap = "moetap.sglang:register"' in text
+    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    if project.exists():
+        text = project.read_text()
+        assert '[project.entry-points."sglang.srt.plugins"]\nmoetap = "moetap.sglang:register"' in text
+    else:  # the package is installed
+        found = importlib.metadata.distribution("moetap").entry_points.select(group="sglang.srt.plugins")
+        assert [(entry.name, entry.value) for entry in found] == [("moetap", "moetap.sglang:register")]
