@@ -70,8 +70,7 @@ class Worker {
 
   void capture(int layer, Step step, const std::vector<Slot>& slots) {
     const int top_k = capturer_->shape().top_k();
-    auto* const start = topk_ids_.as<std::int32_t>() +
-                        static_cast<std::size_t>(layer * setup_.endpoint.max_tokens * top_k);
+    auto* const start = topk_ids_.as<std::int32_t>() + setup_.endpoint.max_tokens * top_k * layer;
     auto* id = start;
     for (const Slot slot : slots) {
       const Row row = row_of(generation_, step, slot);

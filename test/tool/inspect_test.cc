@@ -20,11 +20,9 @@
 namespace moetap {
 namespace {
 
-using test::ChildProcess;
 using test::contains;
 using test::Result;
 using test::run_tool;
-using test::Signal;
 using test::Slots;
 
 using Inspect = test::ToolTest;
