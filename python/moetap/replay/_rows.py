@@ -80,7 +80,7 @@ def _ids(i: int, routes: moetap.Routes, shape: moetap.ModelShape) -> NDArray[np.
         ordered = np.sort(ids[_present(routes)], axis=2)
         if (ordered[..., 1:] == ordered[..., :-1]).any():
             raise moetap.ArgumentError(
-                f"sequence {i} has a row that names an expert twice, as memory does that nobody wrote. A model "
+                f"sequence {i} has a row that names an expert twice, as memory does that was never written. A model "
                 "that repeats experts is declared by with_repeated_experts()")
     return ids
 

@@ -16,7 +16,7 @@ def from_base64(text: str | bytes, shape: moetap.ModelShape, *, tokens: int, sta
 
     `start` is the request's routed_experts_start_len. The last token has no row. Dense layers are 0.
 
-    SGLang marks no missing row. One that nobody wrote is all zeros, which for top_k >= 2 no router
+    SGLang marks no missing row. One that was never written is all zeros, which for top_k >= 2 no router
     picks: it becomes a missing row, as does one of -1. With top_k 1 it cannot be told from a row of
     expert 0. ArgumentError for another number of bytes, or another model's rows; RangeError for ids
     outside the model.
