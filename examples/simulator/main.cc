@@ -137,9 +137,8 @@ void add_options(CLI::App& app, Options& o) {
 }
 
 moetap::ModelShape model_shape(const std::string& model, const std::string& weights) {
-  const auto shape = std::filesystem::is_regular_file(model)
-                         ? moetap::ModelShape::from_config_file(model)
-                         : moetap::ModelShape::known(model);
+  auto shape = std::filesystem::is_regular_file(model) ? moetap::ModelShape::from_config_file(model)
+                                                       : moetap::ModelShape::known(model);
   for (const auto type : {moetap::WeightType::float32, moetap::WeightType::bfloat16}) {
     if (weights == moetap::weight_type_name(type)) return shape.with_weights(type);
   }

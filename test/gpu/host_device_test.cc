@@ -248,6 +248,7 @@ TEST(HostStreams, HoldTheCallerWhileTheirQueueIsFull) {
   };
   constexpr int kOperations = 3000;
   std::vector<Entry> entries;
+  entries.reserve(kOperations);
   for (int i = 0; i < kOperations; ++i) entries.push_back({&order, i});
 
   auto delay = std::make_unique<Delay>(*device, *stream);
@@ -282,6 +283,7 @@ TEST(HostStreams, AreUsedByManyThreadsAtOnce) {
   auto device = make_host_device();
   auto shared = device->make_event();
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       auto stream = device->make_stream();

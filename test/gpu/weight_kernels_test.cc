@@ -204,7 +204,8 @@ TYPED_TEST(WeighedSnapshotOf, PutsEachRowsWeightsBehindItsIds) {
           for (int layer = 0; layer < 3; ++layer) {
             for (int k = 0; k < top_k; ++k) {
               const std::size_t at = (layer * kMax + tokens[row]) * top_k + k;
-              const auto i = static_cast<std::size_t>(layer * top_k + k);
+              const int pick = layer * top_k + k;
+              const auto i = static_cast<std::size_t>(pick);
               const auto id = static_cast<Id>(routes[at]);
               std::memcpy(&expected[i * sizeof id], &id, sizeof id);
               std::memcpy(&expected[shape.weights_offset() + i * sizeof(Bits)], &weights[at],
