@@ -202,7 +202,7 @@ TEST_P(PartGatherOn, RefusesWhatDoesNotFit) {
   PartGather gather(*device, ranks, 2, 8, 1);
   const Buffer memory = device->allocate(64 * sizeof(std::int32_t));
   const TopkIds good{memory.data(), IdType::int32, 3, 3, 3};
-  const auto call = [&](TopkIds part, std::vector<std::int64_t> parts) {
+  const auto call = [&](TopkIds part, const std::vector<std::int64_t>& parts) {
     return [&gather, part, parts, this] { (void)gather.gather(part, parts, *stream); };
   };
   EXPECT_NO_THROW(call(good, {5, 3})());

@@ -17,6 +17,7 @@ TYPED_TEST(Picks, RepeatWhereverTheTwoAre) {  // H32
   constexpr int kMost = 22;
   for (int top_k = 0; top_k <= kMost; ++top_k) {
     std::vector<TypeParam> ids;
+    ids.reserve(kMost);
     for (int k = 0; k < top_k; ++k) ids.push_back(static_cast<TypeParam>(k * 3 % 100));
     EXPECT_FALSE(repeats_an_expert(ids.data(), top_k, 100));
     EXPECT_EQ(repeated_pick(ids.data(), top_k, 100), -1);

@@ -121,6 +121,7 @@ std::vector<Slot> Plan::slots(Step step, int dp_rank) const {
 // torch.tensor_split).
 std::vector<std::int64_t> Plan::split(std::int64_t tokens) const {
   std::vector<std::int64_t> counts;
+  counts.reserve(static_cast<std::size_t>(tp));
   for (int rank = 0; rank < tp; ++rank)
     counts.push_back(tokens / tp + (rank < tokens % tp ? 1 : 0));
   return counts;
