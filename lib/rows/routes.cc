@@ -79,7 +79,8 @@ std::size_t Routes::index_in_row(int layer_index, int k) const {
         "ModelShape::layer_index() has the index of a model's layer",
         layer_index, k, shape_.to_string(), shape_.num_layers() - 1, shape_.top_k() - 1));
   }
-  return static_cast<std::size_t>(layer_index * shape_.top_k() + k);
+  const int index = layer_index * shape_.top_k() + k;
+  return static_cast<std::size_t>(index);
 }
 
 std::uint32_t Routes::id(std::int64_t position, int layer_index, int k) const {
