@@ -74,7 +74,8 @@ class Worker {
     auto* id = start;
     for (const Slot slot : slots) {
       const Row row = row_of(generation_, step, slot);
-      for (int k = 0; k < top_k; ++k) *id++ = row[static_cast<std::size_t>(layer * top_k + k)];
+      const auto* const picks = row.data() + layer * top_k;
+      id = std::copy(picks, picks + top_k, id);
     }
     capturer_->capture(layer,
                        {.data = start,

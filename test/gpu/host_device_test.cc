@@ -95,7 +95,7 @@ TEST_P(HostMemory, MovesWithItsBuffer) {
   Buffer first = device->allocate(64);
   std::byte* const data = first.data();
   Buffer second = std::move(first);
-  EXPECT_EQ(first.data(), nullptr);
+  EXPECT_EQ(first.data(), nullptr);  // NOLINT(bugprone-use-after-move): it is empty then
   EXPECT_EQ(first.size(), 0);
   EXPECT_EQ(second.data(), data);
   EXPECT_EQ(second.size(), 64);
