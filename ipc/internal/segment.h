@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -61,11 +62,13 @@ class Segment {
   // child gets a different one.
   int descriptor() const { return fd_; }
   bool is_owner() const;  // false in a forked child
-  bool has_name() const;  // whether the name still refers to it
+  // Whether the name still refers to it. As a rule one system call (fstat(2)): a file that is
+  // removed, replaced or moved gets another number of links or another time of change.
+  bool has_name() const;
   bool owns_name() const { return is_owner() && has_name(); }
   bool owner_alive() const { return owner_pid() != 0; }  // also true in the owner itself
   // MismatchError if the name does not refer to it although its owner lives: it was removed,
-  // or another file was put in its place. Takes two or three system calls and allocates nothing.
+  // or another file was put in its place. Allocates nothing.
   void require_name() const;
   // The pid of the living owner in its own PID namespace, for messages; 0 if there is none.
   pid_t owner_pid() const;
@@ -88,6 +91,8 @@ class Segment {
   bool unlinks_ = false;  // by the owner, at the end
   bool adopted_ = false;
   int fd_ = -1;
+  // The file's time of change, in ns, when the name last led to it; 0 while that may be too recent.
+  mutable std::atomic<std::int64_t> named_since_{0};
   std::unique_ptr<boost::interprocess::mapped_region> region_;  // null: nothing is mapped
 };
 

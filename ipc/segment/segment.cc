@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <ctime>
 #include <memory>
 #include <string_view>
 #include <thread>
@@ -35,6 +36,13 @@ namespace bip = boost::interprocess;
 // was just being forked reaches its fork handler, which may take tens of milliseconds on a busy
 // machine.
 constexpr std::chrono::seconds kUnowned{1};
+
+// Two changes of a file within a tick of its file system's clock (1 to 10 ms) have the same time.
+constexpr std::int64_t kClockTick = 50'000'000;
+
+std::int64_t nanoseconds(const timespec& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
 
 // For Boost, which maps from the descriptor.
 struct Mappable {
@@ -205,6 +213,7 @@ Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(unlinks_, moved.unlinks_);
   std::swap(adopted_, moved.adopted_);
   std::swap(fd_, moved.fd_);
+  named_since_ = 0;
   std::swap(region_, moved.region_);
   return *this;
 }
@@ -214,7 +223,7 @@ Segment::~Segment() {
   if (is_owner()) unname_claim(fd_, Role::owner);
   // Before the descriptor closes, which ends the claim: until then no other process can have
   // created a new segment of this name.
-  if (unlinks_ && owns_name()) {
+  if (unlinks_ && is_owner() && leads_to(name_, fd_)) {
     MOETAP_POINT("close");
     shm_unlink(name_.c_str());
     MOETAP_POINT("close unlinked");
@@ -234,7 +243,18 @@ bool Segment::is_mine(pid_t role) const {
 
 bool Segment::is_owner() const { return is_mine(owner_); }
 
-bool Segment::has_name() const { return leads_to(name_, fd_); }
+bool Segment::has_name() const {
+  struct stat file {};
+  if (fstat(fd_, &file) != 0) return false;
+  const std::int64_t changed = nanoseconds(file.st_ctim);
+  if (file.st_nlink != 0 && changed == named_since_.load(std::memory_order_relaxed)) return true;
+  if (!leads_to(name_, fd_)) return false;
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  const bool may_tell_changes = nanoseconds(now) - changed > kClockTick;
+  named_since_.store(may_tell_changes ? changed : 0, std::memory_order_relaxed);
+  return true;
+}
 
 void Segment::require_name() const {
   if (has_name()) return;

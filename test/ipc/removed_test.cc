@@ -13,6 +13,7 @@
 
 #include "ipc/internal/channel.h"
 #include "ipc/internal/names.h"
+#include "ipc/internal/segment.h"
 #include "ipc/internal/shm_writer.h"
 #include "ipc/table/wire_lock.h"
 #include "test/ipc/child_process.h"
@@ -72,10 +73,28 @@ INSTANTIATE_TEST_SUITE_P(Each, Removed, testing::Values(How::removed, How::repla
                                                                             : "Moved");
                          });
 
+// Young ones are looked at in another way: the times of their changes may be the same.
+TEST_P(Removed, H38IsNoticedAtOnceHoweverOldTheFileIs) {
+  for (const int age : {0, 100'000}) {
+    SCOPED_TRACE(age);
+    const Segment segment = Segment::create("/moetap_" + endpoint.instance + "_aged_0", 4096);
+    const Segment opened = Segment::open(segment.name());
+    EXPECT_TRUE(segment.has_name() && opened.has_name());
+    usleep(static_cast<useconds_t>(age));
+    EXPECT_TRUE(segment.has_name() && opened.has_name());
+    EXPECT_TRUE(segment.has_name() && opened.has_name());
+    remove_memory(segment.name());
+    EXPECT_FALSE(segment.has_name() || opened.has_name());
+    fs::remove("/dev/shm" + segment.name());
+    fs::remove("/dev/shm" + segment.name() + "_moved");
+  }
+}
+
 TEST_P(Removed, H38MemoryOfTheNativeLayoutIsAnErrorAtBothEnds) {
   const std::string name = buffer_name(endpoint);
   ChildProcess worker([&] {
     ShmWriter writer(endpoint);
+    usleep(100'000);
     publish(writer, 1, {1});
     published.raise();
     go.wait();
