@@ -208,14 +208,15 @@ void Ledger::schedule(Step step, RequestId request, TokenRange positions,
   State& s = *state_;
   auto& r = s.running(request, "schedule()");
   s.check_step(step, "schedule()");
-  if (step <= s.last_put && step > r.last) {  // else it is in flight
-    throw StateError(
-        fmt::format("schedule() of request {} with step {}, but rows were put under step {}; give "
-                    "each put a step number of its own and report new steps before it",
-                    request, step, s.last_put));
-  }
   const State::Request::InFlight flight = s.planned(r, step, positions);
   const bool in_flight = r.wants_rows && s.may_be_corrected(r, flight);
+  if (step <= s.last_put && !s.is_known(r, flight)) {
+    throw StateError(fmt::format(
+        "schedule() of request {} with step {}, but rows were put under step {}; give "
+        "each put a step number of its own and report new steps, and those with drafts, "
+        "before it",
+        request, step, s.last_put));
+  }
   if (r.wants_rows) {
     s.check_positions(positions, r.claims.size() + new_blocks.size());
     s.check_writable(r, positions, step);

@@ -74,6 +74,13 @@ bool Ledger::State::may_be_corrected(const Request& request,
   return ends_in_drafts(request, flight) && flight.step > last_put;
 }
 
+// Whether the step was reported before, and as one that may be what it is now.
+bool Ledger::State::is_known(const Request& request, const Request::InFlight& flight) {
+  if (!request.wants_rows) return flight.step <= request.last;
+  if (in_flight(request, flight.step) != nullptr) return true;
+  return flight.step == request.last && !ends_in_drafts(request, flight);
+}
+
 const Ledger::State::Request::InFlight* Ledger::State::in_flight(const Request& request,
                                                                  Step step) {
   const auto found = std::ranges::find(request.in_flight, step, &Request::InFlight::step);

@@ -109,6 +109,7 @@ struct MOETAP_HIDDEN Ledger::State {
   static bool has_drafts(const Request& request, Step step);
   static bool ends_in_drafts(const Request& request, const Request::InFlight& flight);
   bool may_be_corrected(const Request& request, const Request::InFlight& flight) const;
+  static bool is_known(const Request& request, const Request::InFlight& flight);
   bool is_guess(const Request& request, const Request::InFlight& flight) const;
   void settle_begin(Request& request, Request::InFlight& flight);
   static TokenRange positions_with_rows(const Request& request, const Request::InFlight& flight);

@@ -215,6 +215,30 @@ TEST_F(LedgerDraftBlocks, ARowThatMovedWithItsBlockIsStillTheSteps) {
   EXPECT_EQ(plan.windows[3].first, Step(3));
 }
 
+// Then it would not be known which tokens the step had.
+TEST_F(LedgerDraftBlocks, RefusesNewStepsAndNewDraftsFromBeforeAPut) {
+  ledger.schedule(4, 1, {8, 11}, Blocks{8, 9, 10, 11, 12, 13});
+  (void)ledger.fill(5, 1, {0, 1});
+  expect_throw<StateError>(
+      [&] {
+        ledger.schedule(3, 1, {5, 8});
+      },
+      {"request 1 with step 3", "put under step 5", "report new steps"});
+  ledger.schedule(4, 1, {5, 8});
+  Ledger other(16, 1);
+  other.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
+  other.schedule(1, 1, {0, 2});
+  other.accept(1, 1, 3);
+  other.schedule(2, 1, {2, 3}, Blocks{5});
+  (void)other.move(3, std::vector<BlockMove>{{0, 12}});
+  expect_throw<StateError>(
+      [&] {
+        other.schedule(2, 1, {2, 5}, Blocks{6, 7});
+      },
+      {"step 2", "those with drafts"});
+  other.schedule(2, 1, {2, 3});
+}
+
 TEST_F(LedgerDraftBlocks, AStepThatComputesNothingIsNotInTheWay) {
   ledger.schedule(3, 1, {4, 4});
   land(2, {5, 6, 7});

@@ -108,7 +108,8 @@ class MOETAP_API Ledger {
   // - rows were put into the block under this or a later step;
   // - the step is in flight and the block moved there (the step writes to the block's old place);
   // - a later step already has the row, and this one is not in flight;
-  // - move() or fill() used the step, or used a later one and the step is new to the request;
+  // - move() or fill() used the step, or used a later one and the step is new to the request, or
+  //   was reported without drafts and now has some;
   // - a new block is held.
   void schedule(Step step, RequestId request, TokenRange positions,
                 std::span<const BlockId> new_blocks = {});
