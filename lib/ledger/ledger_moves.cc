@@ -122,8 +122,10 @@ MovePlan Ledger::copy(Step step, RequestId request, BlockMove move) {
     s.last = s.last_put = step;
     return {.step = step, .from = {}, .windows = {}, .to = {}, .last_step = 0};
   }
-  const auto claim = std::ranges::find(r.claims, move.from, &BlockClaim::block);
-  const bool has_it = claim != r.claims.end() && s.book.stands(*claim);
+  const auto claim = std::ranges::find_if(r.claims, [&](const BlockClaim& one) {
+    return one.block == move.from && s.book.stands(one);  // it may have lost it, and got it again
+  });
+  const bool has_it = claim != r.claims.end();
   if (!has_it || move.from == move.to) {
     throw StateError(fmt::format("copy() of block {} to {} for request {}, which {}", move.from,
                                  move.to, request,

@@ -213,5 +213,18 @@ TEST_F(LedgerMoves, WithoutStampsRowsAreUnverifiedAndKnownGapsAreNamed) {
   EXPECT_EQ(routes.state(5), RowState::missing);
 }
 
+TEST(LedgerCopies, CopiesABlockThatItsRequestLostAndGotAgain) {
+  Ledger ledger(8, 1);
+  ledger.admit({.request = 1, .num_tokens = 3, .placement = {test::Blocks{0, 1, 2}, 0}});
+  ledger.schedule(1, 1, {0, 3});
+  ledger.accept(1, 1, 4);
+  ledger.forget(test::Blocks{0});
+  ledger.schedule(2, 1, {3, 4}, test::Blocks{0});
+  ledger.accept(2, 1, 5);
+  const MovePlan plan = ledger.copy(3, 1, {0, 5});
+  EXPECT_EQ(plan.from, std::vector<Slot>{0});
+  EXPECT_EQ(ledger.rows_since(1, 0).slots, (std::vector<Slot>{0, 1, 2, 5}));
+}
+
 }  // namespace
 }  // namespace moetap

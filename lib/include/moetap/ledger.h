@@ -117,7 +117,8 @@ class MOETAP_API Ledger {
   // `step` came back. The request's sequence now has `num_tokens` accepted tokens: the prompt and
   // those that were sampled or accepted, up to the last token that `step` sampled. What steps up to
   // this one computed from there on belonged to rejected drafts, and is no longer a row. Later
-  // steps begin after it, so what they were reported to compute before it is no row either. If a
+  // steps begin after it, so what they were reported to compute before it is no row either, unless
+  // they compute known tokens again. If a
   // later step in flight really begins elsewhere than reported, report it again; otherwise its rows
   // are missing. A step with drafts has missing rows also if accept() was never called for the step
   // before it: its start is not known. ArgumentError for fewer tokens than the request is known to
