@@ -1,5 +1,6 @@
-"""Changing a module when the program imports it, and not before."""
+"""Changing a module once, when the program imports it, and not before."""
 
+import functools
 import importlib.abc
 import importlib.util
 import sys
@@ -8,6 +9,20 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 Action = Callable[[ModuleType], None]
+
+_MARK = "_moetap"
+
+
+def once(change: Action) -> Action:
+    """`change`, which does nothing for a module that it has changed."""
+
+    @functools.wraps(change)
+    def change_once(module: ModuleType) -> None:
+        if not hasattr(module, _MARK):
+            change(module)
+            setattr(module, _MARK, True)
+
+    return change_once
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):

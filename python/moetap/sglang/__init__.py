@@ -9,8 +9,8 @@ writes it.
 """
 
 import os
-from typing import Literal
 
+from moetap._plugins import Transport, transport_named
 from moetap.sglang.flat import from_base64, to_base64
 
 __all__ = ["from_base64", "register", "to_base64", "transport"]
@@ -23,19 +23,10 @@ SWITCH_OFF = f"switch moetap off ({VARIABLE} unset)"
 # The releases whose classes this plugin was compared with. Their last number changes classes too.
 KNOWN = ("0.5.23",)
 
-Transport = Literal["device", "shm"]
-
 
 def transport() -> Transport | None:
     """The transport that this process is to use, or None. ValueError for one that there is not."""
-    name = os.environ.get(VARIABLE, "")
-    if name == "":
-        return None
-    if name == "device":
-        return "device"
-    if name == "shm":
-        return "shm"
-    raise ValueError(f"{VARIABLE} is {name!r}; it must be device or shm, or unset")
+    return transport_named(os.environ.get(VARIABLE), VARIABLE, "unset")
 
 
 def register() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import moetap
+from moetap._plugins import Transport
 from moetap.sglang import SWITCH_OFF
 from moetap.sglang.rows import STEPS_IN_FLIGHT, Published, SlotRows
 
@@ -57,7 +58,7 @@ class RoutedExpertsCapturer:
         num_tokens: int,
         max_batch_size: int,
         num_fused_shared_experts: int = 0,
-        transport: Literal["device", "shm"] = "device",
+        transport: Transport = "device",
         instance: str | None = None,
         local_slice: LocalSlice | None = None,
     ) -> None:

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from moetap._imports import when_imported
+from moetap._imports import once, when_imported
 from moetap.sglang import SWITCH_OFF
 from moetap.sglang.capturers import RoutedExpertsCapturer, refuse_indexer_topk
-
-_MARK = "_moetap"
 
 
 def install() -> None:
@@ -23,21 +21,17 @@ def install() -> None:
     when_imported("sglang.srt.model_executor.model_runner", _change_runner)
 
 
+@once
 def _change_capturer(module: ModuleType) -> None:
-    if hasattr(module, _MARK):
-        return
     theirs = module.RoutedExpertsCapturer
     for name in ("create", "capture", "on_forward_end", "get_topk", "destroy"):
         _require_alike(getattr(theirs, name), getattr(RoutedExpertsCapturer, name))
-    setattr(module, _MARK, True)
     theirs.create = staticmethod(RoutedExpertsCapturer.create)
 
 
+@once
 def _change_indexer(module: ModuleType) -> None:
     """In an engine that asks for it, it is refused."""
-    if hasattr(module, _MARK):
-        return
-    setattr(module, _MARK, True)
     theirs = module.create_indexer_capturer
 
     @functools.wraps(theirs)
@@ -51,11 +45,9 @@ def _change_indexer(module: ModuleType) -> None:
     vars(module)["create_indexer_capturer"] = create_indexer_capturer
 
 
+@once
 def _change_runner(module: ModuleType) -> None:
     """Warm-ups capture too, and SGLang does not say when they end."""
-    if hasattr(module, _MARK):
-        return
-    setattr(module, _MARK, True)
     runner = module.ModelRunner
     theirs = runner.forward
 

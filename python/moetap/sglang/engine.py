@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import moetap
-from moetap.sglang import SWITCH_OFF, Transport, transport
+from moetap._plugins import Transport
+from moetap.sglang import SWITCH_OFF, transport
 from moetap.sglang.capturers import LocalSlice
 
 # The values with which rows stay in the slots of the pass that computed them, and each layer is

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import moetap
+from moetap._plugins import Arrivals, Transport, with_dense_layers
 
 # Steps whose rows may be on their way. SGLang starts a step before it takes the one before it in.
 STEPS_IN_FLIGHT = 3
@@ -31,14 +32,14 @@ class SlotRows:
     its slot delivered it. If that step failed, the row is missing, whatever the slot held before.
     """
 
-    def __init__(self, endpoint: moetap.Endpoint, transport: Literal["device", "shm"]) -> None:
+    def __init__(self, endpoint: moetap.Endpoint, transport: Transport) -> None:
         self._endpoint = endpoint
         self._capturer = moetap.Capturer(endpoint, "host", transport=transport)
         self._capturer.bind_all()
         self._reader = moetap.Reader(endpoint, transport)
         self._steps = np.zeros(endpoint.num_slots, np.uint64)  # by slot; no step is 0
         self._step = 0
-        self._failed: dict[int, str] = {}
+        self._arrivals = Arrivals(self._reader)
 
     def publish(self, picks: Mapping[int, NDArray[Any]], slots: NDArray[np.int64]) -> Published:
         """A forward pass ended. picks: [tokens][top_k] of each layer that was captured.
@@ -53,7 +54,7 @@ class SlotRows:
             )
         self._step += 1
         # Steps that the engine never takes in must not fill the ring.
-        self._arrived(self._step - STEPS_IN_FLIGHT)
+        self._arrivals.take_in(self._step - STEPS_IN_FLIGHT)
         with self._capturer.step(self._step, len(slots)) as open_step:
             for layer, ids in picks.items():
                 self._capturer.capture(layer, ids)
@@ -62,7 +63,7 @@ class SlotRows:
 
     def take_in(self, published: Published) -> None:
         """The engine has the output of this step."""
-        self._arrived(published.step)
+        self._arrivals.take_in(published.step)
         slots = published.slots
         self._steps[slots] = np.maximum(self._steps[slots], np.uint64(published.step))
 
@@ -76,12 +77,7 @@ class SlotRows:
         absent = np.flatnonzero(states != int(moetap.RowState.present))
         if len(absent):
             self._raise_absent(int(slots[absent[0]]), moetap.RowState(states[absent[0]]), start + int(absent[0]))
-        shape = self._endpoint.shape
-        ids = np.zeros((len(rows), shape.num_hidden_layers, shape.top_k), np.int32)
-        ids[:, list(shape.moe_layers)] = (
-            rows[:, : shape.ids_bytes].view(shape.id_type).reshape(len(rows), shape.num_layers, shape.top_k)
-        )
-        return ids
+        return with_dense_layers(rows, self._endpoint.shape, np.int32)
 
     def close(self) -> None:
         """The engine ends."""
@@ -94,23 +90,12 @@ class SlotRows:
             raise moetap.RangeError(f"slot {slots[outside][0]} is outside [0, {len(self._steps)}), the slots of "
                                     "the KV cache: num_tokens must be their number")
 
-    def _arrived(self, step: int) -> None:
-        """All steps up to this one are taken in."""
-        if step < 1:
-            return
-        try:
-            self._reader.wait_for(step)
-        except moetap.StepFailed as failure:
-            self._failed[failure.step] = failure.reason
-            if len(self._failed) > 64:  # as many as the reader knows
-                del self._failed[next(iter(self._failed))]
-
     def _raise_absent(self, slot: int, state: moetap.RowState, position: int) -> None:
         step = int(self._steps[slot])
         if step == 0:
             why = "no forward pass computed this slot"
-        elif step in self._failed:
-            why = f"step {step} failed: {self._failed[step]}"
+        elif step in self._arrivals.failed:
+            why = f"step {step} failed: {self._arrivals.failed[step]}"
         else:
             why = f"step {step} computed this slot last"
         name = "missing" if step == 0 else state.name

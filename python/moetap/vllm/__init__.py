@@ -11,9 +11,10 @@ import os
 from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
-from moetap._imports import when_imported
+from moetap._imports import once, when_imported
+from moetap._plugins import Transport, transport_named
 
 VARIABLE = "MOETAP_VLLM"
 KEY = "moetap"  # in additional_config
@@ -24,10 +25,6 @@ SWITCH_OFF = f"switch moetap off ({VARIABLE} unset, no {KEY} in additional_confi
 # The releases that this plugin was run with, with their patch releases: which of our modules knows
 # their classes.
 KNOWN = {(0, 18): "buffer_form", (0, 32): "connector_form"}
-
-_MARK = "_moetap"
-
-Transport = Literal["device", "shm"]
 
 
 def transport(vllm_config: Any) -> Transport | None:
@@ -56,32 +53,22 @@ def register() -> None:
 
 
 def _asked_by_environment() -> Transport | None:
-    return _transport_named(os.environ.get(VARIABLE, ""), VARIABLE)
+    return transport_named(os.environ.get(VARIABLE), VARIABLE, "left out")
 
 
 def _asked_by_config(vllm_config: Any) -> Transport | None:
     more = vllm_config.additional_config
-    return _transport_named(more.get(KEY), f"{KEY} in additional_config") if isinstance(more, Mapping) else None
-
-
-def _transport_named(name: Any, where: str) -> Transport | None:
-    if name is None or name == "":
+    if not isinstance(more, Mapping):
         return None
-    if name == "device":
-        return "device"
-    if name == "shm":
-        return "shm"
-    raise ValueError(f"{where} is {name!r}; it must be device or shm, or left out")
+    return transport_named(more.get(KEY), f"{KEY} in additional_config", "left out")
 
 
+@once
 def _refuse_when_asked(module: ModuleType) -> None:
     """In a release that is not known, an engine that asks for moetap is an error, and no other is."""
     import vllm
 
     config = module.VllmConfig
-    if hasattr(config, _MARK):
-        return
-    setattr(config, _MARK, True)
     check = config.__post_init__
 
     @functools.wraps(check)

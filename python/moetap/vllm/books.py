@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import moetap
+from moetap._plugins import Arrivals, with_dense_layers
 
 Ids = NDArray[np.unsignedinteger]  # [tokens][hidden layers][top_k], 0 in dense layers
 
@@ -45,7 +46,7 @@ class Books:
         self._shape = reader.shape
         self._requests: dict[str, _Request] = {}
         self._next_number = 1
-        self._failed: dict[int, str] = {}
+        self._arrivals = Arrivals(reader)
 
     # --- what the scheduler decided ------------------------------------------------------------------
 
@@ -94,14 +95,7 @@ class Books:
 
     def arrived(self, step: int) -> None:
         """The scheduler has the outputs of all steps up to this one."""
-        if step < 1:
-            return
-        try:
-            self._reader.wait_for(step)
-        except moetap.StepFailed as failure:
-            self._failed[failure.step] = failure.reason
-            if len(self._failed) > 64:  # as many as the reader knows
-                del self._failed[next(iter(self._failed))]
+        self._arrivals.take_in(step)
 
     def take(self, step: int, request: str, num_tokens: int, finished: bool) -> Ids | None:
         """The rows that `step` adds: the request has num_tokens tokens now, the last without a row.
@@ -181,19 +175,14 @@ class Books:
         return np.zeros((0, self._shape.num_hidden_layers, self._shape.top_k), self._shape.id_type)
 
     def _with_dense_layers(self, rows: NDArray[np.uint8]) -> Ids:
-        shape = self._shape
-        ids = np.zeros((len(rows), shape.num_hidden_layers, shape.top_k), shape.id_type)
-        ids[:, list(shape.moe_layers)] = (
-            rows[:, : shape.ids_bytes].view(shape.id_type).reshape(len(rows), shape.num_layers, shape.top_k)
-        )
-        return ids
+        return with_dense_layers(rows, self._shape, self._shape.id_type)
 
     def _raise_absent(self, request: str, wanted: range, states: NDArray[np.uint8]) -> None:
         for index, position in enumerate(wanted):
             state = moetap.RowState(states[index]) if index < len(states) else moetap.RowState.missing
             if state != moetap.RowState.present:
                 break
-        reasons = "; ".join(f"step {step} failed: {reason}" for step, reason in self._failed.items())
+        reasons = "; ".join(f"step {step} failed: {reason}" for step, reason in self._arrivals.failed.items())
         raise moetap.RowsNotPresent(
             f"request '{request}': the row of its token {position} is {state.name}"
             + (f" ({reasons})" if reasons else "")

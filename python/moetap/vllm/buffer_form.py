@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moetap._imports import when_imported
+from moetap._imports import once, when_imported
 from moetap.vllm import SWITCH_OFF, transport
 from moetap.vllm.engine import StepMetadata, describe
 from moetap.vllm.scheduler import SchedulerConnector
@@ -88,10 +88,8 @@ class _OneCapturer:
         return cls.capturer
 
 
+@once
 def _change_runner(module: ModuleType) -> None:
-    if hasattr(module, _MARK):
-        return
-    setattr(module, _MARK, True)
     runner = module.GPUModelRunner
     init, execute = runner.init_routed_experts_capturer, runner.execute_model
 
@@ -131,11 +129,9 @@ def _captured_layers(runner: Any) -> list[int]:
                   if isinstance(module, FusedMoE) and isinstance(module.router, BaseRouter))
 
 
+@once
 def _change_worker(module: ModuleType) -> None:
     """vLLM does not end its capturer."""
-    if hasattr(module, _MARK):
-        return
-    setattr(module, _MARK, True)
     shutdown = module.Worker.shutdown
 
     @functools.wraps(shutdown)
@@ -187,10 +183,8 @@ class _NoReader:
         """Nothing to do."""
 
 
+@once
 def _change_scheduler(module: ModuleType) -> None:
-    if hasattr(module, _MARK):
-        return
-    setattr(module, _MARK, True)
     scheduler = module.Scheduler
     construct = scheduler.__init__
 

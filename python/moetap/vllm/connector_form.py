@@ -5,10 +5,8 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from moetap._imports import when_imported
+from moetap._imports import once, when_imported
 from moetap.vllm import transport
-
-_MARK = "_moetap"
 
 
 def install() -> None:
@@ -17,11 +15,8 @@ def install() -> None:
     when_imported("vllm.v1.core.sched.scheduler", _change_scheduler)
 
 
+@once
 def _change_worker(module: ModuleType) -> None:
-    if hasattr(module, _MARK):
-        return
-    setattr(module, _MARK, True)
-
     theirs = module.get_aux_output_connector
 
     @functools.wraps(theirs)
@@ -46,10 +41,8 @@ def _change_worker(module: ModuleType) -> None:
     runner.prepare_attn = prepare_attn_and_keep_slots
 
 
+@once
 def _change_scheduler(module: ModuleType) -> None:
-    if hasattr(module, _MARK):
-        return
-    setattr(module, _MARK, True)
     scheduler = module.Scheduler
     construct = scheduler.__init__
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import moetap
+from moetap._plugins import Transport
 from moetap.vllm import SWITCH_OFF, transport
 
 # vLLM's classes of KV-cache groups, by name: those that moetap.anchor_group() tells apart.
@@ -32,7 +33,7 @@ class Engine:
     """One engine, as both of its ends see it."""
 
     endpoint: moetap.Endpoint
-    transport: Literal["device", "shm"]
+    transport: Transport
     anchor: int  # the KV-cache group whose slots identify rows
     num_blocks: int
     block_size: int  # of the anchor group
