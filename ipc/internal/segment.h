@@ -65,7 +65,6 @@ class Segment {
   // Whether the name still refers to it. As a rule one system call (fstat(2)): a file that is
   // removed, replaced or moved gets another number of links or another time of change.
   bool has_name() const;
-  bool owns_name() const { return is_owner() && has_name(); }
   bool owner_alive() const { return owner_pid() != 0; }  // also true in the owner itself
   // MismatchError if the name does not refer to it although its owner lives: it was removed,
   // or another file was put in its place. Allocates nothing.

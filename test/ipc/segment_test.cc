@@ -209,11 +209,11 @@ TEST_F(SegmentTest, AChildThatHasItsParentsPidIsNotTheOwner) {
       ChildProcess child([&] {
         EXPECT_EQ(getpid(), 1);
         EXPECT_FALSE(segment->is_owner());
-        EXPECT_FALSE(segment->owns_name());
+        EXPECT_FALSE(segment->is_owner() && segment->has_name());
         segment.reset();
       });
       EXPECT_EQ(child.join(), 0);
-      EXPECT_TRUE(segment->owns_name());
+      EXPECT_TRUE(segment->is_owner() && segment->has_name());
       EXPECT_TRUE(std::filesystem::exists(file()));
     });
     EXPECT_EQ(parent.join(), 0);

@@ -23,13 +23,19 @@ using test::number_at;
 using test::SlotMemory;
 using test::Tokens;
 
+// Step 1 computed a prompt of two tokens, in blocks 0 and 1, and sampled one.
+struct BegunLedger : Ledger {
+  explicit BegunLedger(std::int64_t num_blocks = 16) : Ledger(num_blocks, 1) {
+    admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
+    schedule(1, 1, {0, 2});
+    accept(1, 1, 3);
+  }
+};
+
 class LedgerDraftBlocks : public testing::Test {
  protected:
   LedgerDraftBlocks() {
-    ledger.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
-    ledger.schedule(1, 1, {0, 2});
     land(1, {0, 1});
-    ledger.accept(1, 1, 3);
     ledger.schedule(2, 1, {2, 5}, Blocks{5, 6, 7});
   }
 
@@ -53,7 +59,7 @@ class LedgerDraftBlocks : public testing::Test {
     return text;
   }
 
-  Ledger ledger{16, 1};
+  BegunLedger ledger;
   SlotMemory* memory = new SlotMemory(16);
   Reader reader{std::unique_ptr<SlotReadTransport>(memory)};
 };
@@ -122,10 +128,7 @@ TEST_F(LedgerDraftBlocks, RefusesALaterStepThatWasGuessedTooLow) {
   for (const std::int64_t drafts : {2, 5, 20}) {
     SCOPED_TRACE(drafts);
     for (std::int64_t low = 1; low <= 2 + drafts; ++low) {
-      Ledger again(64, 1);
-      again.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
-      again.schedule(1, 1, {0, 2});
-      again.accept(1, 1, 3);
+      BegunLedger again(64);
       Blocks blocks;
       for (std::int64_t i = 0; i <= drafts; ++i) blocks.emplace_back(10 + i);
       again.schedule(2, 1, {2, 3 + drafts}, blocks);
@@ -148,10 +151,7 @@ TEST_F(LedgerDraftBlocks, RefusesALaterStepThatWasGuessedTooLow) {
 TEST_F(LedgerDraftBlocks, ARowThatWasPutOverADraftDoesNotMove) {
   for (const std::int64_t put : {3, 4}) {
     SCOPED_TRACE(put);
-    Ledger again(16, 1);
-    again.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
-    again.schedule(1, 1, {0, 2});
-    again.accept(1, 1, 3);
+    BegunLedger again;
     again.schedule(2, 1, {2, 5}, Blocks{5, 6, 7});
     (void)again.fill(3, 1, {put, put + 1});
     again.accept_blocks(2, 1, 5, Tokens{0, 2});
@@ -174,10 +174,7 @@ TEST_F(LedgerDraftBlocks, ARowThatWasPutWhereNoBlockChangesPlacesStays) {
 TEST_F(LedgerDraftBlocks, ARowThatWasPutAfterThemDoesNotMoveUp) {
   for (const bool covered : {false, true}) {
     SCOPED_TRACE(covered);
-    Ledger again(16, 1);
-    again.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
-    again.schedule(1, 1, {0, 2});
-    again.accept(1, 1, 3);
+    BegunLedger again;
     again.schedule(2, 1, {2, 5}, Blocks{5, 6, 7});
     if (!covered) again.schedule(3, 1, {5, 7}, Blocks{8, 9});
     if (covered) again.schedule(3, 1, {5, 5}, Blocks{8, 9});
@@ -225,10 +222,7 @@ TEST_F(LedgerDraftBlocks, RefusesNewStepsAndNewDraftsFromBeforeAPut) {
       },
       {"request 1 with step 3", "put under step 5", "report new steps"});
   ledger.schedule(4, 1, {5, 8});
-  Ledger other(16, 1);
-  other.admit({.request = 1, .num_tokens = 2, .placement = {Blocks{0, 1}, 0}});
-  other.schedule(1, 1, {0, 2});
-  other.accept(1, 1, 3);
+  BegunLedger other;
   other.schedule(2, 1, {2, 3}, Blocks{5});
   (void)other.move(3, std::vector<BlockMove>{{0, 12}});
   expect_throw<StateError>(

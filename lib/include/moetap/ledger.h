@@ -118,12 +118,11 @@ class MOETAP_API Ledger {
   // those that were sampled or accepted, up to the last token that `step` sampled. What steps up to
   // this one computed from there on belonged to rejected drafts, and is no longer a row. Later
   // steps begin after it, so what they were reported to compute before it is no row either, unless
-  // they compute known tokens again. If a
-  // later step in flight really begins elsewhere than reported, report it again; otherwise its rows
-  // are missing. A step with drafts has missing rows also if accept() was never called for the step
-  // before it: its start is not known. ArgumentError for fewer tokens than the request is known to
-  // have. StateError if drafts were accepted and Drafts::chain was not declared: say which, with
-  // the next overload.
+  // they compute known tokens again. If a later step in flight really begins elsewhere than
+  // reported, report it again; otherwise its rows are missing. A step with drafts has missing rows
+  // also if accept() was never called for the step before it: its start is not known. ArgumentError
+  // for fewer tokens than the request is known to have. StateError if drafts were accepted and
+  // Drafts::chain was not declared: say which, with the next overload.
   void accept(Step step, RequestId request, std::int64_t num_tokens);
 
   // As above, for a tree: accepted[i] says which token of `step` was accepted for the i-th of its
