@@ -66,6 +66,16 @@ void Ledger::State::check_placement(const Placement& placement) const {
   }
 }
 
+void Ledger::State::check_known(const Request& request, RequestId id, TokenRange positions,
+                                const char* call) {
+  if (positions.end <= request.num_tokens || MOETAP_OFF("H30 rows of tokens that are not known"))
+    return;
+  throw ArgumentError(
+      fmt::format("{} of positions [{}, {}) of request {}, which is known to have {} tokens; "
+                  "accept() its other tokens first",
+                  call, positions.start, positions.end, id, request.num_tokens));
+}
+
 // Fully cached blocks stay shared; the others become this request's own.
 void Ledger::State::place(Request& request, const Placement& placement) {
   check_placement(placement);
@@ -104,6 +114,8 @@ void Ledger::admit(const Admission& admission) {
   request.start = admission.start;
   request.wants_rows = admission.wants_rows;
   try {
+    State::check_known(request, admission.request, {0, admission.placement.cached},
+                       "admit() with a hit");
     s.place(request, admission.placement);
   } catch (...) {
     s.requests.erase(entry);
@@ -144,6 +156,7 @@ void Ledger::resume(RequestId request, const Placement& placement) {
   if (!found.preempted) {
     throw StateError(fmt::format("resume() of request {}, which is not preempted", request));
   }
+  State::check_known(found, request, {0, placement.cached}, "resume() with a hit");
   state_->place(found, placement);
 }
 

@@ -181,7 +181,8 @@ MovePlan Ledger::accept(Step step, RequestId request, std::int64_t num_tokens,
   }
   const auto [start, end] = flight->positions;
   const std::int64_t count = State::count_standing(*flight, num_tokens);
-  detail::check_accepted(step, request, flight->positions, flight->drafts, count, accepted);
+  detail::check_accepted(step, request, flight->positions, State::first_draft(r, *flight), count,
+                         accepted);
   auto settled = s.settle(r, *flight, accepted.first(static_cast<std::size_t>(count)), moved_as);
   s.check_moved_as(settled);
 
@@ -225,24 +226,6 @@ void Ledger::State::check_later(const Request& request, RequestId id,
   }
 }
 
-// Where blocks change places, a row that was put there is of a token that no longer stands there.
-// Only rows that this step and later ones computed go with their blocks.
-void Ledger::State::drop_puts(Request& request, Step step, TokenRange changing) {
-  if (MOETAP_OFF("H30 rows put where blocks change places")) return;
-  for (std::int64_t position = changing.start; position < changing.end; ++position) {
-    const auto place = own_place(request, position);
-    const auto computed_it = [&](const Request::InFlight& flight) {
-      return flight.step >= step && is_on_top(request, position, flight.step);
-    };
-    if (place && std::ranges::none_of(request.in_flight, computed_it)) {
-      book.set(place->block, place->offset, {});
-    }
-  }
-  std::erase_if(request.covered, [changing](const Request::Covered& row) {
-    return row.stamp.is_put() && row.position >= changing.start && row.position < changing.end;
-  });
-}
-
 // The positions after the step's move up, since it has fewer.
 void Ledger::State::move_up(Request& request, const Request::InFlight& flight,
                             std::int64_t removed) {
@@ -267,10 +250,6 @@ void Ledger::State::drop_rejected(Request& request, const Request::InFlight& fli
   const auto [start, end] = flight.positions;
   const std::int64_t removed = end - start - std::ssize(accepted);
   const std::int64_t changes_from = start + detail::count_in_place(accepted);
-  if (changes_from < end) {
-    drop_puts(request, flight.step,
-              {changes_from, removed == 0 ? end : std::ssize(request.claims)});
-  }
 
   const auto first = request.claims.begin() + start;
   std::pmr::vector<BlockClaim> kept(&pool);
@@ -280,7 +259,7 @@ void Ledger::State::drop_rejected(Request& request, const Request::InFlight& fli
     if (!stays && own_place(request, start + token)) book.give(first[token].block);
   }
   request.claims.erase(std::ranges::copy(kept, first).out, first + (end - start));
-  forget_origins(request, flight.positions);
+  forget_origins(request, {changes_from, end});
   forget_covered(request, {changes_from, end});
   move_up(request, flight, removed);
 }
@@ -308,8 +287,11 @@ void Ledger::accept_blocks(Step step, RequestId request, std::int64_t num_tokens
     return;
   }
   const State::Request::InFlight flight = *found;
+  const std::int64_t end = flight.positions.end;
+  // A step that computes known tokens again samples at most one after them.
   const bool all_stay = std::ssize(accepted) == flight.positions.size() &&
-                        detail::count_in_place(accepted) == flight.positions.size();
+                        detail::count_in_place(accepted) == flight.positions.size() &&
+                        num_tokens <= std::max(r.num_tokens, end + 1);
   if (flight.guessed || (State::computes_again(flight) && !all_stay)) {
     throw StateError(fmt::format(
         "accept_blocks() of step {} of request {}, which was reported to begin at position {}, but "
@@ -319,7 +301,8 @@ void Ledger::accept_blocks(Step step, RequestId request, std::int64_t num_tokens
   if (State::computes_again(flight)) return s.stand(r, step, num_tokens);
   const std::int64_t start = flight.positions.start;
   const std::int64_t count = State::count_standing(flight, num_tokens);
-  detail::check_accepted(step, request, flight.positions, flight.drafts, count, accepted);
+  detail::check_accepted(step, request, flight.positions, State::first_draft(r, flight), count,
+                         accepted);
   State::check_later(r, request, flight, accepted);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t computed_at = start + accepted[static_cast<std::size_t>(i)];

@@ -58,17 +58,19 @@ MovePlan Ledger::State::carry(Step step, std::span<const BlockMove> moves) {
   return plan;
 }
 
-// Keeps the steps of drafts that move along: their stamps no longer have them after the move. Rows
-// that are covered do not move.
+// Keeps the steps of rows that may still be withdrawn: their stamps no longer have them after the
+// move. Rows that are covered do not move.
 void Ledger::State::keep_origins(Request& request, std::size_t index) const {
   const BlockClaim& claim = request.claims[index];
   const std::int64_t begin = static_cast<std::int64_t>(index) * book.block_size();
   forget_covered(request, {begin, begin + book.block_size()});
   const auto stamps = book.stamps(claim.block);
   for (int offset = 0; offset < book.block_size(); ++offset) {
-    const bool stands = begin + offset < request.num_tokens - 1;
-    if (stands || stamps[offset].is_put() || stamps[offset].step() <= flushed) continue;
-    request.origins.push_back({begin + offset, stamps[offset].step()});
+    const Step step = stamps[offset].step();
+    const bool stands =
+        begin + offset < request.num_tokens - 1 && in_flight(request, step) == nullptr;
+    if (stands || stamps[offset].is_put() || step <= flushed) continue;
+    request.origins.push_back({begin + offset, step});
   }
 }
 
@@ -156,6 +158,7 @@ FillPlan Ledger::fill(Step step, RequestId request, TokenRange positions) {
   plan.step = step;
   if (r.wants_rows) {
     s.check_positions(positions, r.claims.size());
+    State::check_known(r, request, positions, "fill()");
     s.check_writable(r, positions, step);
     plan.slots.reserve(static_cast<std::size_t>(positions.size()));
     s.for_each_block(positions, [&](std::size_t index, int first, int end) {

@@ -92,6 +92,9 @@ struct MOETAP_HIDDEN Ledger::State {
   void preempt(Request& request);
   void place(Request& request, const Placement& placement);
   void check_placement(const Placement& placement) const;
+  // The rows that a request is given are those of tokens that it is known to have.
+  static void check_known(const Request& request, RequestId id, TokenRange positions,
+                          const char* call);
 
   void check_step(Step step, const char* call) const;
   // For the step number of rows that are put.
@@ -124,6 +127,10 @@ struct MOETAP_HIDDEN Ledger::State {
   bool of_earlier_run(const Request& request, Step step) const {
     return request.preempted || step <= request.preempted_in;
   }
+  // Where the step's drafts begin: tokens that became known since are none.
+  static std::int64_t first_draft(const Request& request, const Request::InFlight& flight) {
+    return std::max(flight.drafts, std::min(flight.positions.end, request.num_tokens));
+  }
   static bool computes_again(const Request::InFlight& flight);
   bool stays(const Request::InFlight* flight, std::span<const std::int64_t> accepted) const;
   static std::int64_t count_standing(const Request::InFlight& flight, std::int64_t num_tokens);
@@ -152,7 +159,6 @@ struct MOETAP_HIDDEN Ledger::State {
                     std::span<const std::int64_t> accepted, Step moved_as) const;
   static void check_later(const Request& request, RequestId id, const Request::InFlight& flight,
                           std::span<const std::int64_t> accepted);
-  void drop_puts(Request& request, Step step, TokenRange changing);
   static void move_up(Request& request, const Request::InFlight& flight, std::int64_t removed);
   void drop_rejected(Request& request, const Request::InFlight& flight,
                      std::span<const std::int64_t> accepted);

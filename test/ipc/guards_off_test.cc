@@ -57,9 +57,9 @@ TEST_P(NumberOfOneOwner, H30WithoutItARowOfTheNextOwnerPassesForOneOfTheFirst) {
   EXPECT_EQ(read(plan), "1.0 1.1 2.0 3.6");
 }
 
-// As LedgerDraftBlocks.ARowThatWasPutOverADraftDoesNotMove.
+// As LedgerDraftBlocks.RefusesToPutRowsOverDrafts.
 TEST(PutRows, H30WithoutItTheyPassForThoseOfOtherTokens) {
-  const SwitchedOff off("H30 rows put where blocks change places");
+  const SwitchedOff off("H30 rows of tokens that are not known");
   Ledger ledger(16, 1);
   ledger.admit({.request = 1, .num_tokens = 3, .placement = {test::Blocks{0, 1, 2, 3, 4}, 0}});
   ledger.schedule(1, 1, {0, 2});

@@ -206,10 +206,11 @@ TEST_P(LedgerCorrections, NorAreRowsMovedThere) {  // H11
 
 // Only what was filled in there is the position's row.
 TEST_P(LedgerCorrections, NothingIsLeftUnderRowsThatWereFilledIn) {
-  land(2, {2, 5});
-  (void)ledger.fill(6, 1, {3, 5});
-  (void)ledger.accept(2, 1, 5, Tokens{0, 1}, 9);
-  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 stale");
+  ledger.schedule(5, 1, {0, 2});  // too low a guess
+  (void)move_blocks(6);
+  fill_rows(reader, ledger.fill(7, 1, {0, 1}), test::number_row(700), kAtOnce);
+  ledger.schedule(5, 1, {20, 23});
+  EXPECT_EQ(read(ledger.rows_since(1, 0)), "7.0 missing");
 }
 
 // Only the newest 64 steps are in flight. The worker began step 3 at position 3.

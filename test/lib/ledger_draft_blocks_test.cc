@@ -147,59 +147,51 @@ TEST_F(LedgerDraftBlocks, RefusesALaterStepThatWasGuessedTooLow) {
   }
 }
 
-// It was loaded for the position as it was, and another token stands there now.
-TEST_F(LedgerDraftBlocks, ARowThatWasPutOverADraftDoesNotMove) {
+// Which token will stand there is not known, so none can have been loaded.
+TEST_F(LedgerDraftBlocks, RefusesToPutRowsOverDrafts) {
   for (const std::int64_t put : {3, 4}) {
-    SCOPED_TRACE(put);
-    BegunLedger again;
-    again.schedule(2, 1, {2, 5}, Blocks{5, 6, 7});
-    (void)again.fill(3, 1, {put, put + 1});
-    again.accept_blocks(2, 1, 5, Tokens{0, 2});
-    const RowPlan plan = again.rows_since(1, 0);
-    EXPECT_EQ(plan.slots, (std::vector<Slot>{0, 1, 5, 7}));
-    EXPECT_EQ(plan.windows[3].first, put == 4 ? Step(0) : Step(2));
-    EXPECT_EQ(plan.verdicts.empty(), put == 3);
+    expect_throw<ArgumentError>(
+        [&] {
+          (void)ledger.fill(3, 1, {put, put + 1});
+        },
+        {"of request 1", "known to have 3 tokens", "accept()"});
   }
-}
-
-TEST_F(LedgerDraftBlocks, ARowThatWasPutWhereNoBlockChangesPlacesStays) {
-  (void)ledger.fill(3, 1, {3, 4});
-  ledger.accept_blocks(2, 1, 5, Tokens{0, 1});
-  const RowPlan plan = ledger.rows_since(1, 0);
+  (void)ledger.fill(3, 1, {2, 3});
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+  (void)ledger.fill(4, 1, {3, 4});
+  const RowPlan plan = ledger.finish(1, 5);
   EXPECT_TRUE(plan.verdicts.empty());
-  EXPECT_EQ(plan.windows[3].first, Step(3));
+  EXPECT_EQ(plan.windows[2].first, Step(3));
+  EXPECT_EQ(plan.windows[3].first, Step(4));
 }
 
-// Also one that lies under a step's, or in a block after the step's.
-TEST_F(LedgerDraftBlocks, ARowThatWasPutAfterThemDoesNotMoveUp) {
-  for (const bool covered : {false, true}) {
-    SCOPED_TRACE(covered);
-    BegunLedger again;
-    again.schedule(2, 1, {2, 5}, Blocks{5, 6, 7});
-    if (!covered) again.schedule(3, 1, {5, 7}, Blocks{8, 9});
-    if (covered) again.schedule(3, 1, {5, 5}, Blocks{8, 9});
-    (void)again.fill(4, 1, {5, 6});
-    if (covered) again.schedule(5, 1, {5, 7});
-    again.accept_blocks(2, 1, 4, Tokens{0});
-    if (covered) again.schedule(5, 1, {4, 5});
-    again.accept_blocks(3, 1, covered ? 4 : 6, covered ? Tokens{} : Tokens{0, 1});
-    const RowPlan plan = again.finish(1, covered ? 5 : 6);
-    EXPECT_EQ(plan.windows[3].first, Step(0));
-    ASSERT_EQ(plan.verdicts.size(), 1);
-    EXPECT_EQ(plan.verdicts[0].positions.start, 3);
-    EXPECT_EQ(plan.verdicts[0].state, RowState::missing);
-  }
+// Blocks that others hit would move up with their rows.
+TEST_F(LedgerDraftBlocks, RefusesAHitOfTokensThatAreNotKnown) {
+  expect_throw<ArgumentError>(
+      [&] {
+        ledger.admit({.request = 2, .num_tokens = 1, .placement = {Blocks{0, 1}, 2}});
+      },
+      {"[0, 2) of request 2", "known to have 1 tokens"});
+  ledger.preempt(1);
+  expect_throw<ArgumentError>(
+      [&] {
+        ledger.resume(1, {Blocks{0, 1, 5, 6}, 4});
+      },
+      {"[0, 4) of request 1", "known to have 3 tokens"});
+  ledger.resume(1, {Blocks{0, 1}, 2});
 }
 
-TEST_F(LedgerDraftBlocks, ARowThatWasPutAfterBlocksThatTradePlacesStays) {
-  ledger.schedule(3, 1, {5, 7}, Blocks{8, 9});
-  (void)ledger.fill(4, 1, {5, 6});
-  ledger.accept_blocks(2, 1, 6, Tokens{0, 2, 1});
-  ledger.accept_blocks(3, 1, 8, Tokens{0, 1});
-  const RowPlan plan = ledger.finish(1, 8);
-  EXPECT_TRUE(plan.verdicts.empty());
-  EXPECT_EQ(plan.slots, (std::vector<Slot>{0, 1, 5, 7, 6, 8, 9}));
-  EXPECT_EQ(plan.windows[5].first, Step(4));
+// An accept() that contradicts the step: it said that tokens 3 and 4 are known.
+TEST_F(LedgerDraftBlocks, TokensThatAreKnownDoNotMove) {
+  BegunLedger again;
+  again.schedule(9, 1, {2, 3}, Blocks{5});
+  again.schedule(10, 1, {3, 6}, Blocks{6, 7, 8});
+  again.accept(2, 1, 6);
+  expect_throw<ArgumentError>(
+      [&] {
+        again.accept_blocks(10, 1, 6, Tokens{0, 2});
+      },
+      {"token 2 at place 1", "drafts begin at token 3"});
 }
 
 // Where a whole block moved, the step's row did too.
@@ -210,6 +202,29 @@ TEST_F(LedgerDraftBlocks, ARowThatMovedWithItsBlockIsStillTheSteps) {
   EXPECT_TRUE(plan.verdicts.empty());
   EXPECT_EQ(plan.slots, (std::vector<Slot>{0, 1, 5, 12}));
   EXPECT_EQ(plan.windows[3].first, Step(3));
+}
+
+// Step 3 was guessed too low, and what it was to compute moved.
+TEST_F(LedgerDraftBlocks, ARowOfALaterStepThatMovedIsStillWithdrawn) {
+  BegunLedger again;
+  again.schedule(2, 1, {2, 4}, Blocks{5, 6});
+  again.schedule(3, 1, {2, 3});
+  (void)again.copy(4, 1, {5, 9});
+  again.accept_blocks(2, 1, 4, Tokens{0});
+  again.schedule(3, 1, {3, 4}, Blocks{7});
+  const RowPlan plan = again.finish(1, 5);
+  ASSERT_EQ(plan.verdicts.size(), 1);
+  EXPECT_EQ(plan.verdicts[0].positions, (TokenRange{2, 3}));
+  EXPECT_EQ(plan.verdicts[0].state, RowState::missing);
+}
+
+TEST_F(LedgerDraftBlocks, SoIsOneOfAKnownToken) {
+  ledger.schedule(3, 1, {0, 1});
+  const MovePlan moved = ledger.move(4, std::vector<BlockMove>{{0, 9}});
+  ledger.schedule(3, 1, {5, 6}, Blocks{0});
+  land(3, {0});
+  move_rows(reader, moved, kAtOnce);
+  EXPECT_EQ(read(ledger.rows_since(1, 0)), "missing 1.1 ");
 }
 
 // Then it would not be known which tokens the step had.
@@ -267,6 +282,8 @@ TEST_F(LedgerDraftBlocks, AStepOfKnownTokensGivesNoneUp) {
     expect_throw<StateError>([&] { ledger.accept_blocks(3, 1, 8, accepted); },
                              {"step 3", "begin at position 2", "report it again"});
   }
+  // It sampled more tokens than one at position 5 would.
+  expect_throw<StateError>([&] { ledger.accept_blocks(3, 1, 7, Tokens{0, 1, 2}); }, {"step 3"});
   land(3, {5, 6, 7});
   ledger.accept_blocks(3, 1, 6, Tokens{0, 1, 2});
   EXPECT_EQ(read(ledger.rows_since(1, 0)), "1.0 1.1 3.5 3.6 3.7 ");

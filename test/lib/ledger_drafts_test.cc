@@ -310,15 +310,6 @@ TEST_P(LedgerDrafts, NothingIsMovedForWhoDidNotAsk) {
   ledger.accept(3, 2, 7);
 }
 
-// What was put over a draft is not what the step computed there.
-TEST_P(LedgerDrafts, ARowThatWasPutOverADraftIsNotTheDrafts) {
-  compute(1, {0, 2});
-  compute(2, {2, 5});
-  (void)ledger.fill(3, 1, {4, 5});
-  EXPECT_TRUE(ledger.accept(2, 1, 5, Tokens{0, 2}, 4).from.empty());
-  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 missing");
-}
-
 // Else its rows and those that were put could not be told apart.
 TEST_P(LedgerDrafts, AStepIsNotInFlightUnderTheNumberOfAPut) {  // H11
   compute(1, {0, 2});

@@ -179,25 +179,9 @@ class LedgerMovedDrafts : public test::DraftsWorld {
     }
     move_rows(reader, ledger.move(step, moves), kAtOnce);
   }
-  void fill(Step step, std::uint32_t number) {
-    fill_rows(reader, ledger.fill(step, 1, {4, 5}), test::number_row(number), kAtOnce);
-  }
 };
 INSTANTIATE_TEST_SUITE_P(BlockSize, LedgerMovedDrafts, testing::Values(1, 2, 16),
                          testing::PrintToStringParamName());
-
-TEST_P(LedgerMovedDrafts, HaveNotTheRowThatWasFilledInThere) {
-  fill(4, 400);
-  EXPECT_TRUE(ledger.accept(2, 1, 5, Tokens{0, 2}, 9).from.empty());
-  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 missing");
-}
-
-TEST_P(LedgerMovedDrafts, HaveNotTheRowThatWasFilledInThereAndMoved) {
-  fill(4, 400);
-  move(5, 2, 1);
-  EXPECT_TRUE(ledger.accept(2, 1, 5, Tokens{0, 2}, 9).from.empty());
-  EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 missing");
-}
 
 TEST_P(LedgerMovedDrafts, HaveNotTheRowThatWasComputedThereAndMoved) {
   ledger.schedule(4, 1, {4, 5});
@@ -205,13 +189,6 @@ TEST_P(LedgerMovedDrafts, HaveNotTheRowThatWasComputedThereAndMoved) {
   move(5, 2, 1);
   EXPECT_TRUE(ledger.accept(2, 1, 5, Tokens{0, 2}, 9).from.empty());
   EXPECT_EQ(read(ledger.finish(1, 5)), "1.0 1.1 2.0 missing");
-}
-
-// Nor does a row that was filled in go with drafts that do not stand.
-TEST_P(LedgerMovedDrafts, TakeNoOtherRowWithThem) {
-  fill(4, 400);
-  (void)ledger.accept(2, 1, 4, Tokens{0}, 9);
-  EXPECT_EQ(read(ledger.finish(1, 6)), "1.0 1.1 2.0 missing 4.0");
 }
 
 TEST_P(LedgerMovedDrafts, KeepTheirOwnWhenTheyMoveAgain) {

@@ -19,7 +19,8 @@ namespace moetap {
 struct Placement {
   std::span<const BlockId> blocks{};  // of the anchor group, in order of position
   // Positions [0, cached) are a prefix hit: earlier requests computed them, in the first blocks.
-  // Tokens that are loaded into new blocks from elsewhere do not count: see Ledger::fill.
+  // They are of tokens that the request is known to have. Tokens that are loaded into new blocks
+  // from elsewhere do not count: see Ledger::fill.
   std::int64_t cached = 0;
 };
 
@@ -141,11 +142,11 @@ class MOETAP_API Ledger {
 
   // As above with a block size of 1, for an engine that moves no keys and values. Instead the i-th
   // of the step's positions gets the block of token accepted[i]. The blocks of the step's other
-  // tokens are given up, and those of later steps in flight move up. A row that fill() put into a
-  // block that changes its place is no row any more. ArgumentError for larger blocks. StateError if
-  // it is not known where the step begins: accept the steps before it first. StateError also for a
-  // step that was accepted already, if a later step was reported to compute positions where blocks
-  // change places, and for a ledger of chains, whose rejected tokens keep their blocks.
+  // tokens are given up, and those of later steps in flight move up. ArgumentError for larger
+  // blocks. StateError if it is not known where the step begins: accept the steps before it first.
+  // StateError also for a step that was accepted already, if a later step was reported to compute
+  // positions where blocks change places, and for a ledger of chains, whose rejected tokens keep
+  // their blocks.
   void accept_blocks(Step step, RequestId request, std::int64_t num_tokens,
                      std::span<const std::int64_t> accepted);
 
@@ -166,8 +167,9 @@ class MOETAP_API Ledger {
 
   // Blocks moved, and the requests' block lists follow. `step` is a number of its own, which no
   // forward pass has, greater than all scheduled steps. Move the rows by move_rows() before the
-  // source blocks get new tokens; otherwise the rows are lost, and their state says so. Blocks may
-  // trade places. StateError if a destination is held.
+  // source blocks get new tokens; otherwise the rows are lost, and their state says so. Rows under
+  // that of a later step in flight do not move. Blocks may trade places. StateError if a
+  // destination is held.
   [[nodiscard]] MovePlan move(Step step, std::span<const BlockMove> moves);
 
   // Copy on write: as move(), but only for this request, which is the copy's only owner. Other
@@ -176,7 +178,8 @@ class MOETAP_API Ledger {
 
   // The request's tokens at these positions were loaded from elsewhere (a KV offload, another
   // engine), with their rows: pass the plan to fill_rows(). `step` is as in move(), blocks are as
-  // in schedule(). The plan is empty for a request that does not want rows.
+  // in schedule(). The plan is empty for a request that does not want rows. ArgumentError for
+  // tokens that the request is not known to have: drafts, or tokens that accept() has not reported.
   [[nodiscard]] FillPlan fill(Step step, RequestId request, TokenRange positions);
 
   // The engine evicted these blocks without allocating them anew. Their rows can no longer be hit,
