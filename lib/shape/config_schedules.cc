@@ -8,8 +8,11 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "lib/internal/json_text.h"
 #include "lib/shape/config_layers.h"
@@ -57,8 +60,9 @@ constexpr std::string_view kRead[] = {
 // Keys that look like a schedule, but do not say which layers have a router.
 constexpr std::string_view kNoSchedules[] = {"architectures",
                                              "hybrid_layer_pattern",  // kinds of attention (MiMo)
-                                             "label2id",
-                                             "mlp_ratio",  // of sizes
+                                             "label2id"};
+// These neither, if one value is for all layers.
+constexpr std::string_view kOfAllLayers[] = {"mlp_ratio",  // of sizes
                                              "moe_aux_loss_freq",
                                              "moe_dense_experts_token_type_id",  // ERNIE
                                              "moe_enable_early_router",          // SmallThinker
@@ -92,9 +96,12 @@ constexpr std::string_view kOtherMatters[] = {
     "shared", "group", "gate", "gating", "residual"};
 // With one of these it is a schedule all the same.
 constexpr std::string_view kWhichLayers[] = {
-    "layer",  "idx",    "indices", "_ids",     "freq",      "every", "period", "prefix",
-    "suffix", "layout", "_nth",    "interval", "step",      "first", "last",   "start",
-    "until",  "offset", "replace", "alternat", "interleav", "_from_"};
+    "layer",  "idx",    "indices", "_ids",   "freq",     "every",    "period",
+    "prefix", "suffix", "layout",  "_nth",   "interval", "step",     "first",
+    "last",   "start",  "until",   "offset", "replace",  "alternat", "interleav"};
+// These too, beside the number of a layer or a list.
+constexpr std::string_view kWhereFrom[] = {"_from_", "_after_", "_before_", "begin",
+                                           "_to_",   "_end_",   "_at_",     "stride"};
 constexpr std::string_view kChoices[] = {"pattern", "mask", "schedule", "placement", "skip"};
 // These are also about much else, so the name must say that it is about layers.
 constexpr std::string_view kMlpNames[] = {"gate", "gating", "spars",       "switch",
@@ -103,14 +110,22 @@ constexpr std::string_view kLayerNames[] = {"layer", "block"};
 // A number of picks: a list of these is as telling as one of kMlpNames.
 constexpr std::string_view kPicks[] = {"topk", "top_k", "per_tok"};
 // Parts of strings that say that layers differ, or that all are of one of these kinds.
-constexpr std::string_view kKindsOfLayers[] = {"layer", "every", "alternat", "interleav", "hybrid",
-                                               "mixed", "dense", "spars",    "first",     "last",
-                                               "even",  "odd",   "from"};
+constexpr std::string_view kKindsOfLayers[] = {
+    "layer", "every", "alternat", "interleav", "hybrid", "mixed",  "dense", "spars", "first",
+    "last",  "even",  "odd",      "from",      "after",  "before", "begin", "half",  "until"};
+// Those that mean nothing else, whatever the key.
+constexpr std::string_view kNthLayers[] = {"layer", "every", "alternat", "interleav"};
 
-// "_moe_args_n_" for "moe_args.n". A layer normalization is not about layers.
+// "_moe_args_n_" for "moe_args.n", "moe-args n" and "moeArgsN". A layer normalization is not about
+// layers.
 std::string words_of(const std::string& name) {
-  std::string words = "_" + lower(name) + "_";
-  std::ranges::replace(words, '.', '_');
+  std::string words = "_";
+  for (const char c : name) {
+    const bool is_upper = std::isupper(static_cast<unsigned char>(c)) != 0;
+    if (is_upper && std::islower(static_cast<unsigned char>(words.back())) != 0) words += '_';
+    words += c == '.' || c == '-' || c == ' ' ? '_' : c;
+  }
+  words = lower(words + "_");
   for (const std::string_view norm : {"layernorm", "layer_norm"}) {
     for (auto at = words.find(norm); at != words.npos; at = words.find(norm)) {
       words.replace(at, norm.size(), "norm");
@@ -129,18 +144,25 @@ bool says_which_layers(std::string_view words) {
   return has_one_of(words, kWhichLayers) || has_one_of(words, kChoices);
 }
 
-bool looks_like_schedule(std::string_view words) {
-  if (is_of_experts(words)) return !has_one_of(words, kOtherMatters) || says_which_layers(words);
+bool is_layer(const Json& id, int num_layers) {
+  return is_integer(id) && id >= 0 && id < num_layers;
+}
+
+bool looks_like_schedule(std::string_view words, const Json& value, int num_layers) {
+  const bool says_which =
+      says_which_layers(words) ||
+      ((value.is_array() || is_layer(value, num_layers)) && has_one_of(words, kWhereFrom));
+  if (is_of_experts(words)) return says_which || !has_one_of(words, kOtherMatters);
   if (is_of_attention(words)) return false;
-  return (has_one_of(words, kMlpNames) && says_which_layers(words)) ||
+  return (says_which && has_one_of(words, kMlpNames)) ||
          (has_one_of(words, kLayerNames) && has_one_of(words, kChoices));
 }
 
-// A letter or digit for each layer, of few kinds: "dmdmdmdm".
+// A letter, digit or "-" for each layer, of few kinds: "dmdmdmdm".
 bool is_pattern(std::string text, int num_layers) {
   constexpr std::size_t kMostKinds = 4;
   if (text.size() != static_cast<std::size_t>(num_layers)) return false;
-  if (!std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) != 0; }))
+  if (!std::ranges::all_of(text, [](unsigned char c) { return c == '-' || std::isalnum(c) != 0; }))
     return false;
   std::ranges::sort(text);
   const auto kinds = static_cast<std::size_t>(std::unique(text.begin(), text.end()) - text.begin());
@@ -158,17 +180,20 @@ bool names_a_kind(std::string_view words, const Json& value) {
 }
 
 // Of published models, by name and form: a switch of DBRX, and sizes of a head of HunYuan.
-bool is_harmless(const std::string& key, const Json& value, int num_layers) {
+bool is_harmless(const std::string& key, const Json& value, const ConfigValues& config) {
+  if (is_one_of(key, kNoSchedules)) return true;
+  if (is_one_of(key, kOfAllLayers)) {
+    return value.is_number() || value.is_boolean() || names_a_kind(words_of(key), value);
+  }
   if (key == "uniform_expert_assignment") return value.is_boolean();
-  const auto is_size = [num_layers](const Json& size) {
-    return is_integer(size) && size > num_layers;
+  const Json* hidden = config.find("hidden_size");
+  const auto is_size_or_none = [hidden](const Json& size) {
+    return is_integer(size) && (size == *hidden || size == 0);
   };
-  const auto is_size_or_none = [&](const Json& size) {
-    return is_size(size) || (is_integer(size) && size == 0);
-  };
-  return key == "dense_list" && value.is_array() &&
-         value.size() < static_cast<std::size_t>(num_layers) &&
-         std::ranges::any_of(value, is_size) && std::ranges::all_of(value, is_size_or_none);
+  return key == "dense_list" && hidden && value.is_array() &&
+         value.size() < static_cast<std::size_t>(config.num_layers()) &&
+         std::ranges::find(value, *hidden) != value.end() &&
+         std::ranges::all_of(value, is_size_or_none);
 }
 
 // The names of modules ("layers.0.mlp", "*experts") are no names of facts.
@@ -180,43 +205,66 @@ bool is_module(const std::string& key) {
   return is_of_one_layer || key.find('*') != key.npos;
 }
 
-// A list of words, one of which means a router, or could mean one if there is a word per layer.
-bool is_list_of_words(const Json& list, int num_layers) {
-  const bool of_each_layer = list.size() == static_cast<std::size_t>(num_layers);
-  return std::ranges::all_of(list, &Json::is_string) &&
-         std::ranges::any_of(list, [&](const Json& word) {
-           const std::string text = lower(word.get<std::string>());
-           if (text == "moe" || text == "experts") return true;
-           return of_each_layer &&
-                  (text == "dense" || text == "sparse" || text == "mlp" || text == "e" ||
-                   text.find("moe") != text.npos || text.find("expert") != text.npos);
+// The words of a list, also of lists in it and of strings such as "moe,dense".
+std::vector<std::string> words_in(const Json& value) {
+  std::vector<std::string> words;
+  if (value.is_string()) {
+    std::string text = lower(value.get<std::string>());
+    std::ranges::replace_if(
+        text, [](char c) { return std::string_view(",;|/+ ").find(c) != std::string_view::npos; },
+        '\n');
+    std::istringstream lines(text);
+    for (std::string word; std::getline(lines, word);) words.push_back(word);
+  } else if (value.is_array()) {
+    for (const Json& part : value) {
+      for (std::string& word : words_in(part)) words.push_back(std::move(word));
+    }
+  }
+  return words;
+}
+
+// Words, one of which means a router, or could mean one if there is a word per layer.
+bool tells_kinds_apart(const Json& value, int num_layers) {
+  static constexpr std::string_view kRouters[] = {"moe", "experts"};
+  static constexpr std::string_view kPlain[] = {"dense", "sparse", "mlp"};
+  const std::vector<std::string> words = words_in(value);
+  const auto count = [&words](std::span<const std::string_view> names) {
+    return std::ranges::count_if(words, [names](auto& word) { return is_one_of(word, names); });
+  };
+  const auto routers = count(kRouters);
+  const auto plain = count(kPlain);
+  if (value.is_string()) return routers > 0 && plain > 0 && routers + plain == std::ssize(words);
+  if (routers > 0) return true;
+  return value.size() == static_cast<std::size_t>(num_layers) &&
+         std::ranges::any_of(words, [](const std::string& word) {
+           return is_one_of(word, kPlain) || word == "e" || word.find("moe") != word.npos ||
+                  word.find("expert") != word.npos;
          });
 }
 
 // Ascending layer ids, or a value for each layer (and perhaps for those of a draft model after
 // them), not all of which are equal.
 bool tells_layers_apart(const Json& list, int num_layers) {
-  const auto is_layer = [&](const Json& id) {
-    return is_integer(id) && id >= 0 && id < num_layers;
-  };
+  const auto is_one = [num_layers](const Json& id) { return is_layer(id, num_layers); };
   const auto differs = [&](const Json& value) { return value != list.front(); };
   if (list.size() >= static_cast<std::size_t>(num_layers)) {
     return std::ranges::any_of(list, differs);
   }
-  return !list.empty() && std::ranges::all_of(list, is_layer) &&
+  return !list.empty() && std::ranges::all_of(list, is_one) &&
          std::ranges::is_sorted(list, std::less_equal<>());
 }
 
 // By its form, whatever other matters the name has.
 bool is_list_of_layers(std::string_view words, const Json& value, int num_layers) {
+  if (tells_kinds_apart(value, num_layers)) return true;
   if (value.is_string()) {
     const auto& text = value.get_ref<const std::string&>();
     return (is_pattern(text, num_layers) && !is_of_attention(words)) ||
+           (is_of_experts(words) && has_one_of(words_of(text), kNthLayers)) ||
            (text.size() == static_cast<std::size_t>(num_layers) && text.find('E') != text.npos &&
             text.find_first_not_of("ME*-") == text.npos);
   }
   if (!value.is_array()) return false;
-  if (is_list_of_words(value, num_layers)) return true;
   const bool is_of_parts =
       !is_of_attention(words) && (has_one_of(words, kMlpNames) || has_one_of(words, kPicks));
   return (is_of_experts(words) || is_of_parts) && tells_layers_apart(value, num_layers);
@@ -245,8 +293,8 @@ class Schedules {
   void check(const Json& object, const std::string& path,
              const std::optional<std::string>& inside) const {
     for (const auto& [key, value] : object.items()) {
-      if (value.is_null() || is_of_drafts(key) || is_one_of(key, kNoSchedules) ||
-          is_one_of(key, switch_names()) || is_harmless(key, value, num_layers_)) {
+      if (value.is_null() || is_of_drafts(key) || is_one_of(key, switch_names()) ||
+          is_harmless(key, value, config_)) {
         continue;
       }
       const std::string name = path + key;
@@ -270,7 +318,7 @@ class Schedules {
 
  private:
   void check_fact(const std::string& name, const std::string& words, const Json& value) const {
-    if ((looks_like_schedule(words) && !names_a_kind(words, value)) ||
+    if ((looks_like_schedule(words, value, num_layers_) && !names_a_kind(words, value)) ||
         is_list_of_layers(words, value, num_layers_)) {
       refuse(name, value, kUnknown);
     }

@@ -356,32 +356,60 @@ TEST(ConfigSchedules, H34AStringWithALetterForEachLayerIsRefused) {
 TEST(ConfigSchedules, H34SomeSayNothingOfLayersOnlyInOneForm) {
   const auto with = [](const char* key, const json& value) {
     json config = model(8);
+    config["hidden_size"] = 4096;
     config[key] = value;
     return config.dump();
   };
   for (const auto& [key, value] :
        std::vector<std::pair<const char*, json>>{{"dense_list", {4096, 0}},
                                                  {"uniform_expert_assignment", false},
-                                                 {"moe_impl", "eager"}}) {
+                                                 {"moe_impl", "eager"},
+                                                 {"router_type", "softmax"},
+                                                 {"expert_bias_from_pretrained", true},
+                                                 {"moe_weights_initialized_from", "x/y"},
+                                                 {"expert_bias_to", 0.5},
+                                                 {"mlp_norm_type", "layer_norm"},
+                                                 {"description", "not dense but moe"}}) {
     EXPECT_EQ(ModelShape::from_config(with(key, value)), ModelShape::uniform(8, 2, 16)) << key;
   }
+  const json per_layer{0, 0, 1, 1, 1, 1, 1, 1};
+  const json nested(8, json{"attn", "moe"});
   for (const auto& [key, value] :
        std::vector<std::pair<const char*, json>>{{"dense_list", {0, 1}},
                                                  {"dense_list", json::array({0})},
+                                                 {"dense_list", json::array({9})},
                                                  {"dense_list", {0, 0}},
                                                  {"dense_list", {4096, 0.0}},
                                                  {"dense_list", {4096, 0, 0, 0, 0, 0, 0, 0}},
                                                  {"dense_list", {"dense", "moe"}},
                                                  {"dense_list", 3},
                                                  {"uniform_expert_assignment", {1, 3}},
+                                                 {"use_mixed_mlp_moe", per_layer},
+                                                 {"mlp_ratio", per_layer},
+                                                 {"router_type", "from_two"},
+                                                 {"router_type", "after_two"},
                                                  {"moe_impl", "from_3"},
                                                  {"moe_impl", "from_three"},
-                                                 {"moe_group_from", 2},
+                                                 {"moe_impl", "second_half"},
+                                                 {"moe_impl", "d-m-d-m-"},
                                                  {"moe_impl", {{"0", "dense"}, {"1", "moe"}}},
+                                                 {"moe_gate_type", "every 2"},
+                                                 {"moe_group_from", 2},
+                                                 {"moe_group_after", 2},
+                                                 {"moe_group_stride", 2},
+                                                 {"moe_scale_to", {2, 4}},
+                                                 {"moeGroupFrom", 2},
+                                                 {"moe-group-from", 2},
+                                                 {"moe group from", 2},
+                                                 {"ffn_from", 2},
+                                                 {"pattern", "moe,dense"},
+                                                 {"block_types", {"moe,dense", "moe,mlp"}},
+                                                 {"kinds", nested},
                                                  {"num_initial_dense", 2},
                                                  {"num_hidden_dense", 2},
                                                  {"moe_ff_from", 2}}) {
     const std::string text = with(key, value);
+    SCOPED_TRACE(text);
     expect_throw<ArgumentError>([&] { ModelShape::from_config(text); },
                                 {"\"" + std::string(key), "not understood"});
   }
