@@ -475,11 +475,5 @@ TEST_F(Dump, SaysWhatElseWentWrongByItsStatus) {
   EXPECT_EQ(dump("1").status, 1) << "cannot be written";
 }
 
-TEST(SlotList, HasSlotsAndRangesInTheirOrder) {
-  EXPECT_EQ(tool::parse_slots("7", 8), (Slots{7}));
-  EXPECT_EQ(tool::parse_slots("5-7,0,2-2", 8), (Slots{5, 6, 7, 0, 2}));
-  EXPECT_EQ(tool::parse_slots("all", 3), (Slots{0, 1, 2}));
-}
-
 }  // namespace
 }  // namespace moetap
