@@ -230,6 +230,17 @@ TEST_P(LedgerCorrections, AStepBeforeThoseInFlightIsNoCorrection) {
       {"step 1", "report steps in order"});
 }
 
+// At first it had no drafts, and nothing was in flight.
+TEST_P(LedgerCorrections, NothingIsLeftOfAStepThatHadNoDraftsAtFirst) {
+  admit(2, 2);
+  compute(6, {0, 2}, 2);
+  ledger.schedule(7, 2, {4, 5});
+  ledger.schedule(7, 2, {1, 4});
+  ledger.accept(6, 2, 3);
+  (void)ledger.accept(7, 2, 6, Tokens{0, 2, 1}, 9);
+  EXPECT_EQ(ledger.finish(2, 6).windows[4].first, Step(0));
+}
+
 // --- chains
 // ----------------------------------------------------------------------------------------
 
