@@ -23,6 +23,7 @@ namespace {
 using Json = nlohmann::json;
 using detail::is_integer;
 
+constexpr std::string_view kNpyKey = "\"npy\"";
 constexpr RowState kNotPresent[] = {RowState::missing, RowState::stale, RowState::clobbered,
                                     RowState::unverified};
 
@@ -51,13 +52,66 @@ std::string weights(const Routes& routes) {
                      base64_encode(std::as_bytes(std::span(file))));
 }
 
-Json parse(std::string_view text) {
+// What to_json() wrote. A parser reads strings byte by byte, which is slow for arrays of megabytes.
+// So these are taken out of the text before: "npy" is then an index into `arrays`.
+struct Parsed {
+  Json json;
+  std::vector<std::string_view> arrays;
+};
+
+Json parse_object(std::string_view text) {
   Json json = detail::parse_json(text, "routes");
   if (!json.is_object()) {
     throw ArgumentError(fmt::format(
         "routes that are no JSON object: {}; give what to_json() returned", detail::shown(json)));
   }
   return json;
+}
+
+// Where the value of the "npy" that text[at] begins is, without its quotation marks. Empty if it is
+// no string, or one with more than plain characters.
+std::string_view array_at(std::string_view text, std::size_t at) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  at = text.find_first_not_of(kBlanks, at + kNpyKey.size());
+  if (at == text.npos || text[at] != ':') return {};
+  at = text.find_first_not_of(kBlanks, at + 1);
+  if (at == text.npos || text[at] != '"') return {};
+  const std::size_t end = text.find('"', at + 1);
+  if (end == text.npos) return {};
+  const std::string_view array = text.substr(at + 1, end - at - 1);
+  const auto is_plain = [](char c) { return c >= ' ' && c <= '~' && c != '\\'; };
+  return std::ranges::all_of(array, is_plain) ? array : std::string_view();
+}
+
+// How many of the objects have an index as "npy".
+std::size_t count_arrays(const Json& json) {
+  std::size_t count = 0;
+  for (const auto& [key, value] : json.items()) {
+    count += value.is_object() ? count_arrays(value) : key == "npy" && value.is_number() ? 1 : 0;
+  }
+  return count;
+}
+
+Parsed parse(std::string_view text) {
+  Parsed parsed;
+  std::string short_text;
+  std::size_t copied = 0;
+  for (auto at = text.find(kNpyKey); at != text.npos; at = text.find(kNpyKey, at + 1)) {
+    const std::string_view array = array_at(text, at);
+    if (array.empty()) continue;
+    const auto begin = static_cast<std::size_t>(array.data() - text.data()) - 1;
+    short_text += text.substr(copied, begin - copied);
+    short_text += std::to_string(parsed.arrays.size());
+    parsed.arrays.push_back(array);
+    copied = at = begin + array.size() + 2;
+  }
+  short_text += text.substr(copied);
+  try {
+    parsed.json = parse_object(short_text);
+    if (count_arrays(parsed.json) == parsed.arrays.size()) return parsed;
+  } catch (const ArgumentError&) {  // whose message would be about the shorter text
+  }
+  return {parse_object(text), {}};
 }
 
 // `right`: what it must be.
@@ -98,9 +152,17 @@ const Json& array(const Json& json, const char* name) {
   return *found;
 }
 
-std::string decoded(const Json& json) {
-  const std::vector<std::byte> file = base64_decode(string(json, "npy"));
-  return {reinterpret_cast<const char*>(file.data()), file.size()};
+// The array in an object.
+std::vector<std::byte> decoded(const Parsed& parsed, const Json& object) {
+  const auto found = object.find("npy");
+  if (!parsed.arrays.empty() && found != object.end() && found->is_number()) {
+    return base64_decode(parsed.arrays.at(found->get<std::size_t>()));
+  }
+  return base64_decode(string(object, "npy"));
+}
+
+std::string_view text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 // The number of layers alone does not distinguish one pipeline stage from another (H31).
@@ -124,7 +186,7 @@ void require_same_model(const Json& json, const ModelShape& shape) {
 }
 
 // "shape" describes the array of ids, and so that of the weights.
-void require_shape(const Json& json, const char* name, const std::string& file) {
+void require_shape(const Json& json, const char* name, std::string_view file) {
   const Json& said = array(json, "shape");
   if (!std::ranges::all_of(said, is_integer)) bad_member(json, "shape", "a list of whole numbers");
   if (const Json held(detail::read_npy_header(file).shape); said != held) {
@@ -136,7 +198,9 @@ void require_shape(const Json& json, const char* name, const std::string& file) 
 }
 
 // There must be ids, and weights if and only if the shape has them.
-Routes rows(const Json& json, const std::string& ids, const ModelShape& shape, std::int64_t start) {
+Routes rows(const Parsed& parsed, std::string_view ids, const ModelShape& shape,
+            std::int64_t start) {
+  const Json& json = parsed.json;
   const auto found = json.find("weights");
   const std::string_view type = weight_type_name(shape.weight_type());
   if (shape.weight_type() == WeightType::none) {
@@ -157,9 +221,9 @@ Routes rows(const Json& json, const std::string& ids, const ModelShape& shape, s
         "with, shape.with_weights() of that type",
         detail::shown((*found)["dtype"]), shape.to_string()));
   }
-  const std::string file = decoded(*found);
-  require_shape(json, "weights.npy", file);
-  return from_npy(ids, file, shape, start);
+  const std::vector<std::byte> file = decoded(parsed, *found);
+  require_shape(json, "weights.npy", text_of(file));
+  return from_npy(ids, text_of(file), shape, start);
 }
 
 RowState state_named(const Json& run) {
@@ -225,7 +289,8 @@ std::string to_json(const Routes& routes, IdType type) {
 }
 
 Routes from_json(std::string_view text, const ModelShape& shape) {
-  const Json json = parse(text);
+  const Parsed parsed = parse(text);
+  const Json& json = parsed.json;
   constexpr std::string_view kMembers[] = {"start",       "end", "dtype",   "shape",      "layers",
                                            "num_experts", "npy", "weights", "not_present"};
   require_known(json, "", kMembers);
@@ -233,10 +298,11 @@ Routes from_json(std::string_view text, const ModelShape& shape) {
   const std::int64_t end = integer(json, "end");
   const std::string dtype = string(json, "dtype");
   require_same_model(json, shape);
-  const std::string bytes = decoded(json);
+  const std::vector<std::byte> file = decoded(parsed, json);
+  const std::string_view bytes = text_of(file);
   require_shape(json, "npy", bytes);
 
-  Routes routes = rows(json, bytes, shape, start);
+  Routes routes = rows(parsed, bytes, shape, start);
   if (routes.range().end != end) {
     throw ArgumentError(fmt::format(
         "routes that say [{}, {}), but hold the {} rows [{}, {}): give the positions of those that "

@@ -3,6 +3,7 @@
 #include <moetap/routes_json.h>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <span>
@@ -52,6 +53,27 @@ TEST(RoutesJson, SaysWhatItIsOf) {
                                R"("layers": [0, 1, 2], "num_experts": 16, "npy": "k05VTVBZ)"))
       << text;
   EXPECT_TRUE(text.ends_with("\"}")) << text;
+}
+
+// Arrays are taken out of the text before it is parsed.
+TEST(RoutesJson, ComesBackHoweverItIsWritten) {
+  const Routes routes = sample_routes(kShape.with_weights(WeightType::float32), {5, 9});
+  const std::string text = to_json(routes, IdType::int32);
+  const auto json = nlohmann::json::parse(text);
+  expect_equal(from_json(json.dump(4), routes.shape()), routes);
+  nlohmann::ordered_json other;  // with the weights before the ids
+  other["weights"] = json["weights"];
+  other.update(json);
+  expect_equal(from_json(other.dump(), routes.shape()), routes);
+  expect_equal(from_json(replaced(text, "\"k05V", "\"\\u006b05V"), routes.shape()), routes);
+  for (const char* index : {"0", "1", "true", "[\"\"]"}) {
+    for (const bool of_weights : {false, true}) {
+      auto damaged = json;
+      (of_weights ? damaged["weights"] : damaged)["npy"] = nlohmann::json::parse(index);
+      expect_throw<ArgumentError>([&] { from_json(damaged.dump(), routes.shape()); },
+                                  {"\"npy\" is " + std::string(index), "a string"});
+    }
+  }
 }
 
 TEST(RoutesJson, AnEmptyRangeComesBackToo) {
