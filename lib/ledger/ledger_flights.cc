@@ -16,7 +16,11 @@ Ledger::State::Request::Before Ledger::State::before(const Request& request, Ste
   if (const auto* const earlier = in_flight(request, step)) return earlier->before;
   if (step > request.last) return {request.last, request.computed};
   if (step == request.last) return request.before_last;
-  return {request.last, positions.start};
+  Step previous = std::max(request.accepted_in, request.preempted_in);
+  for (const Request::InFlight& flight : request.in_flight) {
+    if (flight.step < step) previous = std::max(previous, flight.step);
+  }
+  return {previous, positions.start};
 }
 
 // A decode step's first token was sampled, or will have been. The tokens after it, and after the

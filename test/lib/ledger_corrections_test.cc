@@ -241,6 +241,25 @@ TEST_P(LedgerCorrections, NothingIsLeftOfAStepThatHadNoDraftsAtFirst) {
   EXPECT_EQ(ledger.finish(2, 6).windows[4].first, Step(0));
 }
 
+// Reported again where it was, with a step in flight after it.
+TEST_P(LedgerCorrections, AStepWithoutDraftsKnowsTheOneBeforeItWhenReportedAgain) {
+  for (const bool accepted : {true, false}) {
+    SCOPED_TRACE(accepted);
+    const RequestId id(accepted ? 2 : 3);
+    const Step step(accepted ? 6 : 16);
+    if (!accepted) (void)ledger.abort(2);
+    ledger.admit({.request = id, .num_tokens = 2, .placement = {blocks_of(2), 0}});
+    ledger.schedule(step, id, {0, 2});
+    if (accepted) ledger.accept(step, id, 3);
+    ledger.schedule(step + 1, id, {2, 3});
+    ledger.schedule(step + 2, id, {3, 6});
+    ledger.schedule(step + 1, id, {2, 3});
+    if (!accepted) ledger.accept(step, id, 3);
+    (void)ledger.accept(step + 1, id, 4, Tokens{0}, step + 3);
+    EXPECT_TRUE(ledger.rows_since(id, 0).verdicts.empty());
+  }
+}
+
 // --- chains
 // ----------------------------------------------------------------------------------------
 
