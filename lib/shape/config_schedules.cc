@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <functional>
 #include <optional>
 #include <span>
@@ -65,6 +66,7 @@ constexpr std::string_view kNoSchedules[] = {"architectures",
 constexpr std::string_view kOfAllLayers[] = {"mlp_ratio",  // of sizes
                                              "moe_aux_loss_freq",
                                              "moe_dense_experts_token_type_id",  // ERNIE
+                                             "moe_dynamic_exp_p",                // Step-3
                                              "moe_enable_early_router",          // SmallThinker
                                              "moe_layer_feed_fake_token",
                                              "moe_layer_recompute",
@@ -116,16 +118,19 @@ constexpr std::string_view kKindsOfLayers[] = {
 // Those that mean nothing else, whatever the key.
 constexpr std::string_view kNthLayers[] = {"layer", "every", "alternat", "interleav"};
 
-// "_moe_args_n_" for "moe_args.n", "moe-args n" and "moeArgsN". A layer normalization is not about
-// layers.
+// "_moe_args_n_" for "moe_args.n" and "moe-args n". "_moe_args_moeargs_" for "moeArgs": there are
+// "MoELayer" and "MLPType" too. A layer normalization is not about layers.
 std::string words_of(const std::string& name) {
-  std::string words = "_";
+  std::string split = "_";
+  std::string whole;
   for (const char c : name) {
     const bool is_upper = std::isupper(static_cast<unsigned char>(c)) != 0;
-    if (is_upper && std::islower(static_cast<unsigned char>(words.back())) != 0) words += '_';
-    words += c == '.' || c == '-' || c == ' ' ? '_' : c;
+    if (is_upper && std::islower(static_cast<unsigned char>(split.back())) != 0) split += '_';
+    split += c == '.' || c == '-' || c == ' ' ? '_' : c;
+    whole += split.back();
   }
-  words = lower(words + "_");
+  std::string words =
+      lower(split.size() == whole.size() + 1 ? split + '_' : split + '_' + whole + '_');
   for (const std::string_view norm : {"layernorm", "layer_norm"}) {
     for (auto at = words.find(norm); at != words.npos; at = words.find(norm)) {
       words.replace(at, norm.size(), "norm");
@@ -144,14 +149,20 @@ bool says_which_layers(std::string_view words) {
   return has_one_of(words, kWhichLayers) || has_one_of(words, kChoices);
 }
 
-bool is_layer(const Json& id, int num_layers) {
-  return is_integer(id) && id >= 0 && id < num_layers;
+// A list, or what could be the number of a layer, or numbers in a text.
+bool could_be_layers(const Json& value, int num_layers) {
+  if (value.is_number()) {
+    const auto number = value.get<double>();
+    return number >= 0 && number < num_layers && std::floor(number) == number;
+  }
+  return value.is_array() ||
+         (value.is_string() && value.get_ref<const std::string&>().find_first_not_of(
+                                   "0123456789,:- ") == std::string::npos);
 }
 
 bool looks_like_schedule(std::string_view words, const Json& value, int num_layers) {
-  const bool says_which =
-      says_which_layers(words) ||
-      ((value.is_array() || is_layer(value, num_layers)) && has_one_of(words, kWhereFrom));
+  const bool says_which = says_which_layers(words) ||
+                          (could_be_layers(value, num_layers) && has_one_of(words, kWhereFrom));
   if (is_of_experts(words)) return says_which || !has_one_of(words, kOtherMatters);
   if (is_of_attention(words)) return false;
   return (says_which && has_one_of(words, kMlpNames)) ||
@@ -240,6 +251,10 @@ bool tells_kinds_apart(const Json& value, int num_layers) {
            return is_one_of(word, kPlain) || word == "e" || word.find("moe") != word.npos ||
                   word.find("expert") != word.npos;
          });
+}
+
+bool is_layer(const Json& id, int num_layers) {
+  return is_integer(id) && id >= 0 && id < num_layers;
 }
 
 // Ascending layer ids, or a value for each layer (and perhaps for those of a draft model after
