@@ -19,11 +19,12 @@ StepPipeline::StepPipeline(Device& device, const Endpoint& endpoint, int staging
       in_flight_(static_cast<std::size_t>(max_in_flight)),
       lists_(device.allocate_pinned(in_flight_.size() * list_bytes_)),
       copies_(device.make_stream()) {
-  if (staging_depth < 1) {
+  constexpr int kMost = 1024;
+  if (staging_depth < 1 || staging_depth > kMost) {
     throw ArgumentError(
-        fmt::format("staging_depth is {}: a snapshot needs at least one buffer to "
-                    "go to (2 let a copy and the next snapshot overlap)",
-                    staging_depth));
+        fmt::format("staging_depth is {}; allowed are 1 to {} buffers for snapshots (2 let a copy "
+                    "and the next snapshot overlap)",
+                    staging_depth, kMost));
   }
   const std::size_t bytes = StepRecordLayout(endpoint.shape, endpoint.max_tokens).bytes;
   for (int i = 0; i < staging_depth; ++i) {

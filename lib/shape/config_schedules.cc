@@ -102,8 +102,8 @@ constexpr std::string_view kWhichLayers[] = {
     "prefix", "suffix", "layout",  "_nth",   "interval", "step",     "first",
     "last",   "start",  "until",   "offset", "replace",  "alternat", "interleav"};
 // These too, beside the number of a layer or a list.
-constexpr std::string_view kWhereFrom[] = {"_from_", "_after_", "_before_", "begin",
-                                           "_to_",   "_end_",   "_at_",     "stride"};
+constexpr std::string_view kWhereFrom[] = {"_from_", "_after_", "_before_",
+                                           "begin",  "_end_",   "stride"};
 constexpr std::string_view kChoices[] = {"pattern", "mask", "schedule", "placement", "skip"};
 // These are also about much else, so the name must say that it is about layers.
 constexpr std::string_view kMlpNames[] = {"gate", "gating", "spars",       "switch",
@@ -169,9 +169,10 @@ bool looks_like_schedule(std::string_view words, const Json& value, int num_laye
          (has_one_of(words, kLayerNames) && has_one_of(words, kChoices));
 }
 
-// A letter, digit or "-" for each layer, of few kinds: "dmdmdmdm".
+// A letter, digit or "-" for each layer, of few kinds: "dmdmdmdm", also with commas between them.
 bool is_pattern(std::string text, int num_layers) {
   constexpr std::size_t kMostKinds = 4;
+  std::erase_if(text, [](char c) { return c == ',' || c == ' '; });
   if (text.size() != static_cast<std::size_t>(num_layers)) return false;
   if (!std::ranges::all_of(text, [](unsigned char c) { return c == '-' || std::isalnum(c) != 0; }))
     return false;
@@ -216,17 +217,22 @@ bool is_module(const std::string& key) {
   return is_of_one_layer || key.find('*') != key.npos;
 }
 
-// The words of a list, also of lists in it and of strings such as "moe,dense".
+// The words of a list or an object, also of those in it, and of strings such as "3*dense,5*moe".
 std::vector<std::string> words_in(const Json& value) {
   std::vector<std::string> words;
   if (value.is_string()) {
     std::string text = lower(value.get<std::string>());
     std::ranges::replace_if(
-        text, [](char c) { return std::string_view(",;|/+ ").find(c) != std::string_view::npos; },
+        text,
+        [](char c) {
+          return std::string_view(",;:|/+*x 0123456789").find(c) != std::string_view::npos;
+        },
         '\n');
     std::istringstream lines(text);
-    for (std::string word; std::getline(lines, word);) words.push_back(word);
-  } else if (value.is_array()) {
+    for (std::string word; std::getline(lines, word);) {
+      if (!word.empty()) words.push_back(word);
+    }
+  } else if (value.is_structured()) {
     for (const Json& part : value) {
       for (std::string& word : words_in(part)) words.push_back(std::move(word));
     }
@@ -244,7 +250,7 @@ bool tells_kinds_apart(const Json& value, int num_layers) {
   };
   const auto routers = count(kRouters);
   const auto plain = count(kPlain);
-  if (value.is_string()) return routers > 0 && plain > 0 && routers + plain == std::ssize(words);
+  if (!value.is_array()) return routers > 0 && plain > 0 && routers + plain == std::ssize(words);
   if (routers > 0) return true;
   return value.size() == static_cast<std::size_t>(num_layers) &&
          std::ranges::any_of(words, [](const std::string& word) {
@@ -269,13 +275,19 @@ bool tells_layers_apart(const Json& list, int num_layers) {
          std::ranges::is_sorted(list, std::less_equal<>());
 }
 
+// "1,3"
+bool is_list_of_numbers(std::string_view text) {
+  return text.find(',') != text.npos && text.find_first_not_of("0123456789, ") == text.npos;
+}
+
 // By its form, whatever other matters the name has.
 bool is_list_of_layers(std::string_view words, const Json& value, int num_layers) {
   if (tells_kinds_apart(value, num_layers)) return true;
   if (value.is_string()) {
     const auto& text = value.get_ref<const std::string&>();
     return (is_pattern(text, num_layers) && !is_of_attention(words)) ||
-           (is_of_experts(words) && has_one_of(words_of(text), kNthLayers)) ||
+           (is_of_experts(words) &&
+            (has_one_of(words_of(text), kNthLayers) || is_list_of_numbers(text))) ||
            (text.size() == static_cast<std::size_t>(num_layers) && text.find('E') != text.npos &&
             text.find_first_not_of("ME*-") == text.npos);
   }
@@ -324,6 +336,7 @@ class Schedules {
       }
       if (value.is_object() || has_objects(value)) {
         if (is_of_another_model(key)) continue;
+        if (tells_kinds_apart(value, num_layers_)) refuse(name, value, kUnknown);
         check(value, name + ".", inside ? std::optional(*inside + key + ".") : std::nullopt);
       } else if (!is_module(key)) {
         check_fact(name, words_of(inside.value_or("") + key), value);

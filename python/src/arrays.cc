@@ -20,15 +20,15 @@ std::string class_name(nb::handle object) { return nb::type_name(object.type()).
 // "int64", "float32", …: what a buffer's format says, or the format itself.
 std::string element_name(const Py_buffer& view) {
   const std::string_view format = view.format == nullptr ? "B" : view.format;
-  const char code = format.empty() ? '?' : format.back();
   const auto bits = 8 * view.itemsize;
-  if (std::string_view("bhilqn").find(code) != std::string_view::npos)
+  if (format == "?") return "bool";
+  if (format.size() == 1 && std::string_view("bhilqn").find(format[0]) != std::string_view::npos)
     return fmt::format("int{}", bits);
-  if (std::string_view("BHILQN").find(code) != std::string_view::npos)
+  if (format.size() == 1 && std::string_view("BHILQN").find(format[0]) != std::string_view::npos)
     return fmt::format("uint{}", bits);
-  if (std::string_view("efd").find(code) != std::string_view::npos)
+  if (format.size() == 1 && std::string_view("efd").find(format[0]) != std::string_view::npos)
     return fmt::format("float{}", bits);
-  return code == '?' ? "bool" : fmt::format("'{}'", format);
+  return fmt::format("'{}'", format);
 }
 
 bool native_order(std::string_view format) {
@@ -195,14 +195,29 @@ void Numbers<T>::widen(const char* name) {
 template class Numbers<std::int64_t>;
 template class Numbers<std::uint64_t>;
 
+nb::object int64_array(nb::handle given, const char* name) {
+  Ints numbers(given);
+  const std::span<const std::int64_t> values = numbers.get(name);
+  const NewArray made = new_array("int64", {std::ssize(values)});
+  if (!values.empty()) std::memcpy(made.data, values.data(), values.size_bytes());
+  return made.array;
+}
+
+namespace {
+
+StepWindow checked_window(std::uint64_t first, std::uint64_t last) {
+  if (first <= last) return {Step(first), Step(last)};
+  throw ArgumentError(fmt::format(
+      "windows has the steps ({}, {}); give the first that can have written the row, then the last",
+      first, last));
+}
+
+}  // namespace
+
 std::vector<StepWindow> windows_of(nb::handle given) {
   if (PyTuple_Check(given.ptr()) && PyTuple_GET_SIZE(given.ptr()) == 2) {
-    std::uint64_t first = 0;
-    std::uint64_t last = 0;
-    if (!nb::try_cast(given[0], first) || !nb::try_cast(given[1], last)) {
-      throw nb::type_error("windows is a tuple without two steps; give (first, last)");
-    }
-    return {StepWindow{Step(first), Step(last)}};
+    const auto steps = Ids(given).copy("windows");
+    return {checked_window(steps[0], steps[1])};
   }
   HeldBuffer buffer;
   const auto fits = [](const Py_buffer& view) {
@@ -213,16 +228,39 @@ std::vector<StepWindow> windows_of(nb::handle given) {
     throw nb::type_error(
         "windows is neither a pair (first, last) nor an array uint64 [n][2] without gaps");
   }
+  const bool is_signed =
+      std::string_view("lq").find(buffer.view().format[0]) != std::string_view::npos;
   const auto* steps = static_cast<const std::uint64_t*>(buffer.view().buf);
   std::vector<StepWindow> windows(static_cast<std::size_t>(buffer.view().shape[0]));
   for (std::size_t i = 0; i < windows.size(); ++i) {
-    windows[i] = {Step(steps[2 * i]), Step(steps[2 * i + 1])};
+    const std::uint64_t first = steps[2 * i];
+    const std::uint64_t last = steps[2 * i + 1];
+    if (is_signed && std::max(first, last) > std::numeric_limits<std::int64_t>::max()) {
+      throw RangeError(fmt::format("windows[{}] is ({}, {}); steps are not negative", i,
+                                   static_cast<std::int64_t>(first),
+                                   static_cast<std::int64_t>(last)));
+    }
+    windows[i] = checked_window(first, last);
   }
   return windows;
 }
 
+namespace {
+
+bool has_shape(const Py_buffer& view, RowsShape shape) {
+  if (view.len != shape.rows * shape.row_bytes) return false;
+  return view.ndim == 1 || (view.ndim > 1 && view.shape[0] == shape.rows);
+}
+
+// "3, 16"
+std::string shape_of(const Py_buffer& view) {
+  return fmt::format("{}", fmt::join(view.shape, view.shape + view.ndim, ", "));
+}
+
+}  // namespace
+
 std::span<std::byte> bytes_of(HeldBuffer& buffer, nb::handle given, const char* name,
-                              std::int64_t size, bool writable) {
+                              RowsShape shape, bool writable) {
   const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
   if (!buffer.open(given, flags)) {
     throw nb::type_error(
@@ -231,13 +269,18 @@ std::span<std::byte> bytes_of(HeldBuffer& buffer, nb::handle given, const char* 
             .c_str());
   }
   const Py_buffer& view = buffer.view();
-  if (view.itemsize != 1) {
-    throw nb::type_error(fmt::format("{} is an array of {}; rows are bytes: use .view(numpy.uint8)",
+  const std::string_view format = view.format == nullptr ? "B" : view.format;
+  if (view.itemsize != 1 || format == "?") {
+    throw nb::type_error(fmt::format("{} is an array of {}; it holds bytes: use .view(numpy.uint8)",
                                      name, element_name(view))
                              .c_str());
   }
-  if (size >= 0 && view.len != size) {
-    throw ArgumentError(fmt::format("{} has {} bytes, expected are {}", name, view.len, size));
+  if (!has_shape(view, shape)) {
+    throw ArgumentError(fmt::format(
+        "{} is an array of ({}); it must be of ({}), or all {} bytes", name, shape_of(view),
+        shape.row_bytes == 1 ? fmt::format("{}", shape.rows)
+                             : fmt::format("{}, {}", shape.rows, shape.row_bytes),
+        shape.rows * shape.row_bytes));
   }
   return {static_cast<std::byte*>(view.buf), static_cast<std::size_t>(view.len)};
 }
@@ -247,7 +290,7 @@ std::vector<RowState> states_of(nb::handle given, std::size_t rows) {
   if (given.is_none()) return states;
   HeldBuffer held;
   for (const std::byte byte :
-       bytes_of(held, given, "states", static_cast<std::int64_t>(rows), false)) {
+       bytes_of(held, given, "states", {static_cast<std::int64_t>(rows)}, false)) {
     states.push_back(static_cast<RowState>(byte));
     if (states.back() > RowState::unverified) {
       throw ArgumentError(fmt::format("states has the state {}; they are 0 to {}",

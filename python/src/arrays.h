@@ -65,16 +65,24 @@ extern template class Numbers<std::uint64_t>;
 using Ints = Numbers<std::int64_t>;  // slots, blocks, positions, tokens
 using Ids = Numbers<std::uint64_t>;  // requests
 
+// Any integers, as a new NumPy array int64.
+nb::object int64_array(nb::handle given, const char* name);
+
 // The states of this many rows, uint8 as read() gives them; empty for None. A copy.
 std::vector<RowState> states_of(nb::handle given, std::size_t rows);
 
 // The windows of a read: one for all, as a pair of steps, or an array uint64 [n][2].
 std::vector<StepWindow> windows_of(nb::handle given);
 
-// Memory of an object without gaps, as bytes. TypeError that names `name` otherwise, ArgumentError
-// for another size (if `size` is not negative). A writable buffer must be allowed to be written.
+// So many rows in an object without gaps, as bytes: [rows][row_bytes], or all in one dimension.
+// TypeError that names `name` for no such object, ArgumentError for another shape. A writable
+// buffer must be allowed to be written.
+struct RowsShape {
+  std::int64_t rows;
+  std::int64_t row_bytes = 1;
+};
 std::span<std::byte> bytes_of(HeldBuffer& buffer, nb::handle given, const char* name,
-                              std::int64_t size, bool writable);
+                              RowsShape shape, bool writable);
 
 // A new array of NumPy's, with undefined contents.
 struct NewArray {
@@ -110,7 +118,7 @@ class MayRelease {
   static constexpr std::size_t kMany = 4096;
 
  private:
-  std::optional<nb::gil_scoped_release> release_;
+  std::optional<ReleasedGil> release_;
 };
 
 }  // namespace moetap::python

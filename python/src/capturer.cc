@@ -43,10 +43,11 @@ void PyCapturer::begin_step(const StepInfo& step, nb::handle given) {
   auto stream = stream_for(given);
   {
     const auto queue = stream->use();
-    const nb::gil_scoped_release release;  // may wait to tell the scheduler of the step before
+    const ReleasedGil release;  // may wait to tell the scheduler of the step before
     use->begin_step(step, *queue);
   }
   stream_ = std::move(stream);
+  open_step_ = step.step;
   num_tokens_ = step.num_tokens;
   slots_ = nullptr;
   slot_mapping_.reset();
@@ -61,20 +62,26 @@ void PyCapturer::capture(int layer, nb::handle topk_ids, nb::handle weights) {
 
   TopkIds picks = topk_ids_of(ids, *uploads_, stream, in_graph_);
   if (factors) picks.weights = weights_of(*factors, picks, *uploads_, stream, in_graph_);
+  if (stream.recording()) stream.need(open_);
   const auto queue = stream.use();
   use->capture(layer, picks, *queue);
   uploads_->done(*queue);
 }
 
 const Slot* PyCapturer::slots_of(nb::handle given, PyStream& stream) {
-  nb::object mapping = nb::borrow(given);
-  if (PyList_Check(given.ptr()) || PyTuple_Check(given.ptr())) {
-    mapping = nb::module_::import_("numpy").attr("array")(given, "int64");
+  const bool is_sequence = PyList_Check(given.ptr()) != 0 || PyTuple_Check(given.ptr()) != 0 ||
+                           PyRange_Check(given.ptr()) != 0;
+  nb::object mapping = is_sequence ? int64_array(given, "slot_mapping") : nb::borrow(given);
+  GivenArray slots = look_at(mapping, "slot_mapping", device_, stream);
+  if (slots.type_name() != "int64" && slots.where == GivenArray::Where::host &&
+      !slots.device_memory) {
+    mapping = int64_array(given, "slot_mapping");
+    slots = look_at(mapping, "slot_mapping", device_, stream);
   }
-  const GivenArray slots = look_at(mapping, "slot_mapping", device_, stream);
   if (slots.type_name() != "int64") {
     throw nb::type_error(
-        fmt::format("slot_mapping is of {}; it must be int64", slots.type_name()).c_str());
+        fmt::format("slot_mapping is of {}; it must be int64 in device memory", slots.type_name())
+            .c_str());
   }
   if (slots.shape.size() != 1 || (slots.shape[0] > 1 && slots.strides[0] != 8) ||
       reinterpret_cast<std::uintptr_t>(slots.data) % sizeof(Slot) != 0) {
@@ -97,12 +104,13 @@ void PyCapturer::publish(nb::handle given) {
   const Slot* const slots = given.is_none() ? nullptr : slots_of(given, stream);
   const auto queue = stream.use();
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     use->publish(slots, *queue);
   }
   uploads_->done(*queue);
   stream_.reset();
   slot_mapping_.reset();
+  open_step_ = 0;
 }
 
 void PyCapturer::give_up() {
@@ -110,12 +118,13 @@ void PyCapturer::give_up() {
   if (!stream_ || in_graph_) return;
   const auto queue = stream_->use();
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     use->give_up(slots_, *queue);
   }
   uploads_->done(*queue);
   stream_.reset();
   slot_mapping_.reset();
+  open_step_ = 0;
 }
 
 void PyCapturer::begin_graph(std::int64_t padded_tokens, nb::handle given) {
@@ -144,9 +153,17 @@ nb::list take_failures(PyCapturer& c) {
   return failures;
 }
 
+// Memory of a Capturer, which is not closed while this exists.
+struct Lent {
+  explicit Lent(std::shared_ptr<PyCapturer> of) : capturer(std::move(of)), loan(*capturer) {}
+  std::shared_ptr<PyCapturer> capturer;
+  PyCapturer::Loaned loan;
+};
+
 DeviceArray route_output(const std::shared_ptr<PyCapturer>& c, int layer) {
   const RouteOutput output = c->use()->route_output(layer);
-  return {c->device(), c, output.data, {output.rows, output.columns}, "int16"};
+  return {
+      c->device(), std::make_shared<Lent>(c), output.data, {output.rows, output.columns}, "int16"};
 }
 
 void add_state(nb::class_<PyCapturer>& capturer) {
@@ -171,7 +188,7 @@ void add_state(nb::class_<PyCapturer>& capturer) {
       "Where a fused kernel writes its picks for a bound layer, instead of capture(): int16\n"
       "[max_tokens][top_k] in device memory.");
   capturer.def(
-      "take_failures", &take_failures, nb::sig("def take_failures(self) -> list[Exception]"),
+      "take_failures", &take_failures, nb::sig("def take_failures(self) -> list[moetap._errors.StepFailed]"),
       "The steps that failed or were given up since the last call, as StepFailed exceptions.");
   capturer.def_prop_ro("num_failed", [](PyCapturer& c) { return c.use()->num_failed(); });
   capturer.def_prop_ro(
@@ -182,7 +199,7 @@ void add_state(nb::class_<PyCapturer>& capturer) {
       [](PyCapturer& c, GivenStep step, const Timeout& timeout) {
         const auto use = c.use();
         const Milliseconds wait = c.timeout(timeout);
-        const nb::gil_scoped_release release;
+        const ReleasedGil release;
         use->finalize(step, wait);
       },
       nb::arg("step"), nb::arg("timeout") = nb::none(),

@@ -23,6 +23,7 @@ class PyCapturer : public Guarded<Capturer> {
         uploads_(std::make_unique<Uploads>(device_)),
         made_in_(forks()) {}
   ~PyCapturer() {
+    *open_ = false;
     destroy();
     if (made_in_ != forks()) static_cast<void>(uploads_.release());  // as Guarded does
   }
@@ -30,7 +31,14 @@ class PyCapturer : public Guarded<Capturer> {
   const std::shared_ptr<PyDevice>& device() const { return device_; }
   Milliseconds timeout(const Timeout& given) const { return given ? given->ms() : timeout_; }
 
+  void close() {
+    Guarded::close();
+    *open_ = false;
+  }
+
   void begin_step(const StepInfo& step, nb::handle stream);
+  // The step that is open, or 0.
+  Step open_step() const { return open_step_; }
   void capture(int layer, nb::handle topk_ids, nb::handle weights);
   void publish(nb::handle slot_mapping);
   void give_up();
@@ -48,7 +56,9 @@ class PyCapturer : public Guarded<Capturer> {
   std::uint64_t made_in_;
   std::shared_ptr<PyStream> own_stream_;  // of a host device, if none is given
   std::shared_ptr<PyStream> stream_;      // of the open step or graph
-  std::int64_t num_tokens_ = 0;           // of the open step
+  Step open_step_ = 0;
+  std::int64_t num_tokens_ = 0;                                // of the open step
+  std::shared_ptr<bool> open_ = std::make_shared<bool>(true);  // known to recorded graphs too
   bool in_graph_ = false;
   nb::object slot_mapping_;  // that publish() was given; the step may be given up with it
   const Slot* slots_ = nullptr;

@@ -87,7 +87,7 @@ void construct(PyCapturer* self, const Endpoint& endpoint, nb::handle given,
   auto device = device_of(given);
   std::unique_ptr<Capturer> capturer;
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     capturer = std::make_unique<Capturer>(
         make_transport(way, device->get(), endpoint, device_options), options);
   }

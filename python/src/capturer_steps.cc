@@ -75,7 +75,7 @@ class PyStepGuard {
     entered_ = open_ = true;
   }
   void publish(nb::handle slot_mapping) {
-    if (!open_) {
+    if (!open()) {
       throw StateError(fmt::format("publish() of step {}, which {}", number(),
                                    entered_ ? "is closed" : "was not entered: use `with`"));
     }
@@ -83,12 +83,13 @@ class PyStepGuard {
     open_ = false;
   }
   void exit() {
-    if (!std::exchange(open_, false)) return;
-    capturer_->give_up();
+    if (open()) capturer_->give_up();
+    open_ = false;
   }
   PyCapturer& capturer() { return *capturer_; }
   std::uint64_t number() const { return python::number(step_.step); }
-  bool open() const { return open_; }
+  // The Capturer's own publish() and give_up() end it too.
+  bool open() const { return open_ && capturer_->open_step() == Step(step_.step); }
 
  private:
   std::shared_ptr<PyCapturer> capturer_;

@@ -2,11 +2,21 @@
 
 #include <moetap/error.h>
 
+#include <cxxabi.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cmath>
 
 namespace moetap::python {
+
+void ReleasedGil::take_again(PyThreadState* thread) noexcept {
+  try {
+    PyEval_RestoreThread(thread);
+  } catch (abi::__forced_unwind&) {
+    for (;;) pause();
+  }
+}
 
 Milliseconds Seconds::ms() const {
   constexpr double kMost = 1e9;

@@ -71,6 +71,22 @@ struct Seconds {
 using Timeout = std::optional<Seconds>;
 constexpr double in_seconds(Milliseconds ms) { return static_cast<double>(ms.count()) / 1000; }
 
+// During its lifetime the thread does not have the GIL. In an interpreter that ends, Python up to
+// 3.13 ends a thread that takes it again, and unwinds through our destructors. Here the thread
+// stands still instead, as from 3.14 on.
+class ReleasedGil {
+ public:
+  ReleasedGil() : thread_(PyEval_SaveThread()) {}
+  ReleasedGil(const ReleasedGil&) = delete;
+  ReleasedGil& operator=(const ReleasedGil&) = delete;
+  ~ReleasedGil() { take_again(thread_); }
+
+ private:
+  static void take_again(PyThreadState* thread) noexcept;
+
+  PyThreadState* thread_;
+};
+
 // Positions [start, end): a range, or a pair.
 nb::object to_range(TokenRange range);
 

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <optional>
@@ -230,7 +231,7 @@ void bind_stream(nb::module_& m) {
       "synchronize",
       [](PyStream& s) {
         const auto use = s.use();
-        const nb::gil_scoped_release release;
+        const ReleasedGil release;
         use->synchronize();
       },
       "Waits until all queued work is done.");
@@ -246,17 +247,23 @@ void bind_stream(nb::module_& m) {
       "end_capture",
       [](PyStream& s) {
         auto graph = s.use()->end_capture();
-        return PyGraph{s.device(), owned_here(std::move(graph)), s.end_recording()};
+        return PyGraph{s.device(), owned_here(std::move(graph)), s.end_recording(), s.needed()};
       },
       "Ends the recording.");
   stream.def(
       "launch",
       [](PyStream& s, const PyGraph& graph) {
         const auto use = s.use();
+        if (!std::ranges::all_of(graph.needed, [](const auto& open) { return *open; })) {
+          throw StateError("launch() of a graph in which a Capturer that was closed captures");
+        }
         for (const auto& buffer : graph.kept) {
           if (s.recording()) s.keep(buffer);
         }
-        const nb::gil_scoped_release release;
+        for (const auto& open : graph.needed) {
+          if (s.recording()) s.need(open);
+        }
+        const ReleasedGil release;
         use->launch(*graph.graph);
       },
       nb::arg("graph"), nb::keep_alive<1, 2>(), "Queues the recorded work.");

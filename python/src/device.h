@@ -66,26 +66,32 @@ class PyStream : public Guarded<Stream> {
   bool recording() const { return recording_; }
   // Memory that the recorded graph reads each time that it is launched.
   void keep(std::shared_ptr<Buffer> buffer) { kept_.push_back(std::move(buffer)); }
+  // Something that must not be closed when the graph is launched.
+  void need(std::shared_ptr<const bool> open) { needed_.push_back(std::move(open)); }
   void start_recording() {
     kept_.clear();
+    needed_.clear();
     recording_ = true;
   }
   std::vector<std::shared_ptr<Buffer>> end_recording() {
     recording_ = false;
     return std::exchange(kept_, {});
   }
+  std::vector<std::shared_ptr<const bool>> needed() { return std::exchange(needed_, {}); }
 
  private:
   std::shared_ptr<PyDevice> device_;  // outlives the stream
   std::int64_t handle_;
   bool recording_ = false;
   std::vector<std::shared_ptr<Buffer>> kept_;
+  std::vector<std::shared_ptr<const bool>> needed_;
 };
 
 struct PyGraph {
   std::shared_ptr<PyDevice> device;
   std::shared_ptr<Graph> graph;
   std::vector<std::shared_ptr<Buffer>> kept;
+  std::vector<std::shared_ptr<const bool>> needed;  // false: closed
 };
 
 // An array in device memory.

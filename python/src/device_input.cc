@@ -88,8 +88,13 @@ bool look_at_buffer(GivenArray& array, nb::handle given) {
   }
   array.data = view.buf;
   array.item = static_cast<std::size_t>(view.itemsize);
+  array.type = format;
   array.shape.assign(view.shape, view.shape + view.ndim);
-  array.strides.assign(view.strides, view.strides + view.ndim);
+  if (view.strides == nullptr) {  // as of ctypes
+    pack_strides(array);
+  } else {
+    array.strides.assign(view.strides, view.strides + view.ndim);
+  }
   return true;
 }
 
@@ -236,7 +241,7 @@ std::string GivenArray::type_name() const {
     case 'b':
       return "bfloat16";
     default:
-      return "another type";
+      return type.empty() ? "another type" : fmt::format("'{}'", type);
   }
 }
 
@@ -295,6 +300,7 @@ const void* Uploads::place(const GivenArray& array, std::size_t bytes, PyStream&
   if (bytes == 0) return array.data;
   Piece& piece = free_piece(bytes);
   const bool direct = device_->is_host();  // whose memory the host can write
+  const MayRelease may(bytes);
   std::memcpy(direct ? piece.device.data() : piece.pinned.data(), array.data, bytes);
   if (!direct) stream.use()->copy(piece.device.data(), piece.pinned.data(), bytes);
   piece.in_use = true;

@@ -23,6 +23,7 @@ struct GivenArray {
   const void* data = nullptr;
   char kind = '?';  // i, u, f, b (bfloat16), or another one that is not understood
   std::size_t item = 0;
+  std::string type;  // of a buffer, as it says it
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  // in bytes
   Where where = Where::host;

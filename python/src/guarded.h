@@ -57,8 +57,8 @@ class Guarded {
 
   // For destructors, which cannot throw: waits until no other thread's call runs. With the GIL.
   void wait_until_free() {
-    while (users_.load(std::memory_order_acquire) > 0) {
-      const nb::gil_scoped_release release;
+    while (made_in_ == forks() && users_.load(std::memory_order_acquire) > 0) {
+      const ReleasedGil release;
       std::this_thread::yield();
     }
   }
@@ -86,13 +86,14 @@ class Guarded {
       const Use use(*this);
       if (users_.load(std::memory_order_acquire) > 1) throw_busy();
       if (const int loans = loans_.load(std::memory_order_relaxed); loans > 0) {
-        throw StateError(fmt::format(
-            "{} cannot be closed: {} of its views or their arrays are out; release() them first",
-            what_, loans));
+        throw StateError(
+            fmt::format("{} cannot be closed: {} of its views or their arrays are out; release() "
+                        "or delete them first",
+                        what_, loans));
       }
       object = std::move(object_);
     }
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     object.reset();
   }
 

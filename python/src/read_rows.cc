@@ -21,7 +21,7 @@ namespace {
 SharedRoutes read_plan(PyReader& r, const RowPlan& plan, const Timeout& timeout, bool wait) {
   const auto use = r.use();
   if (!wait) {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     return SharedRoutes(read_rows(*use, plan));
   }
   return SharedRoutes(wait_in_parts(
@@ -39,9 +39,9 @@ void fill_plan(PyReader& r, const FillPlan& plan, nb::handle rows, const Timeout
                nb::handle states) {
   const auto use = r.use();
   HeldBuffer held;
-  const auto bytes =
-      bytes_of(held, rows, "rows",
-               static_cast<std::int64_t>(plan.slots.size() * use->shape().row_bytes()), false);
+  const auto bytes = bytes_of(
+      held, rows, "rows",
+      {std::ssize(plan.slots), static_cast<std::int64_t>(use->shape().row_bytes())}, false);
   const std::vector<std::byte> own(bytes.begin(), bytes.end());  // checked rows must not change
   const std::vector<RowState> of_rows = states_of(states, plan.slots.size());
   wait_in_parts(r.timeout(timeout),

@@ -68,7 +68,7 @@ void open(PyReader* self, const Endpoint& endpoint, const Choice<Source>& given,
   const SlotReaderMaker make = maker_of(given);
   std::unique_ptr<SlotReadTransport> transport;
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     transport = topology ? make_joined_reader(endpoint, *topology, make) : make(endpoint);
   }
   construct(self, "Reader", endpoint, every, std::move(transport));
@@ -77,7 +77,7 @@ void open(PyReader* self, const Endpoint& endpoint, const Choice<Source>& given,
 void open_requests(PyRequestReader* self, const Endpoint& endpoint, const Timeout& every) {
   std::unique_ptr<RequestReadTransport> transport;
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     transport = make_request_reader(endpoint);
   }
   construct(self, "RequestReader", endpoint, every, std::move(transport));
@@ -92,7 +92,7 @@ void add_common(nb::class_<PyReaderOf<T>>& reader, const char* enter) {
       "poll",
       [](R& r) {
         const auto use = r.use();
-        const nb::gil_scoped_release release;
+        const ReleasedGil release;
         return number(use->poll());
       },
       "Takes in the steps that have arrived, and returns the last one whose outcome is known. "
@@ -148,8 +148,8 @@ class ReadInto {
       throw nb::type_error("out is no tuple of two arrays; give (rows, states)");
     }
     arrays_ = nb::borrow<nb::tuple>(out);
-    rows_ = bytes_of(held_rows_, out[0], "the rows of out", rows * row_bytes, true);
-    states_ = bytes_of(held_states_, out[1], "the states of out", rows, true);
+    rows_ = bytes_of(held_rows_, out[0], "the rows of out", {rows, row_bytes}, true);
+    states_ = bytes_of(held_states_, out[1], "the states of out", {rows}, true);
     if (rows_.data() < states_.data() + states_.size() &&
         states_.data() < rows_.data() + rows_.size()) {
       throw ArgumentError("the rows and the states of out overlap; give memory of its own to each");
@@ -188,7 +188,7 @@ SharedRoutes read_blocks(PyReader& r, Ints blocks, int block_size, TokenRange po
   const auto use = r.use();
   const auto ids = blocks.copy("blocks");
   const auto when = windows_of(windows);
-  const nb::gil_scoped_release release;
+  const ReleasedGil release;
   return SharedRoutes(use->read(as_span_of<const BlockId>(std::span<const std::int64_t>(ids)),
                                 block_size, positions, when));
 }
@@ -199,7 +199,7 @@ void put(PyReader& r, GivenStep step, Ints slots, nb::handle rows, nb::handle st
   HeldBuffer held;
   const auto bytes =
       bytes_of(held, rows, "rows",
-               static_cast<std::int64_t>(where.size() * use->shape().row_bytes()), false);
+               {std::ssize(where), static_cast<std::int64_t>(use->shape().row_bytes())}, false);
   const std::vector<std::byte> own(bytes.begin(), bytes.end());  // checked rows must not change
   const std::vector<RowState> of_rows = states_of(states, where.size());
   const MayRelease may(own.size());

@@ -49,7 +49,7 @@ auto wait_in_parts(Milliseconds timeout, Wait&& wait) {
     const Milliseconds part = std::clamp(left, Milliseconds(0), kPart);
     const auto part_end = Clock::now() + part - Milliseconds(2);
     try {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       return wait(part);
     } catch (const TimeoutError& late) {
       if (Clock::now() < part_end) throw;

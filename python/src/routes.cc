@@ -94,7 +94,10 @@ nb::object array_of(const SharedRoutes& routes, const char* dtype, ArrayLayers l
   const NewArray made = new_array(
       dtype, {r.range().size(), layers.all_hidden ? shape.num_hidden_layers() : shape.num_layers(),
               shape.top_k()});
-  std::memcpy(made.data, bytes.data(), bytes.size());
+  {
+    const MayRelease may(bytes.size());
+    std::memcpy(made.data, bytes.data(), bytes.size());
+  }
   return made.array;
 }
 
@@ -114,9 +117,12 @@ auto convert(const SharedRoutes& routes, Convert&& with) {
 SharedRoutes from_file(const nb::bytes& ids, const ModelShape& shape, std::int64_t start,
                        const std::optional<nb::bytes>& weights, std::int64_t dense_id) {
   const std::string_view text(ids.c_str(), ids.size());
-  if (!weights) return SharedRoutes(from_npy(text, shape, start, dense_id));
-  return SharedRoutes(
-      from_npy(text, std::string_view(weights->c_str(), weights->size()), shape, start, dense_id));
+  const std::string_view factors =
+      weights ? std::string_view(weights->c_str(), weights->size()) : std::string_view();
+  const bool has_weights = weights.has_value();
+  const MayRelease may(text.size());
+  if (!has_weights) return SharedRoutes(from_npy(text, shape, start, dense_id));
+  return SharedRoutes(from_npy(text, factors, shape, start, dense_id));
 }
 
 // Positions [tokens), and layers; each None for all.
@@ -270,6 +276,7 @@ void add_files(nb::class_<SharedRoutes>& routes) {
   routes.def_static(
       "from_json",
       [](std::string_view text, const ModelShape& shape) {
+        const MayRelease may(text.size());
         return SharedRoutes(from_json(text, shape));
       },
       nb::arg("text"), nb::arg("shape"),

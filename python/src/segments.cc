@@ -57,9 +57,9 @@ void bind_segments(nb::module_& m) {
         return fmt::format("<SegmentInfo {}: {}, owner {} ({}), {} bytes>", s.name, word(s.kind),
                            word(s.owner), s.owner_pid, s.bytes);
       });
-  m.def("find_segments", &find_segments, nb::call_guard<nb::gil_scoped_release>(),
+  m.def("find_segments", &find_segments, nb::call_guard<ReleasedGil>(),
         "Every segment of moetap's in /dev/shm, by name. Changes nothing.");
-  m.def("reclaim", &reclaim, nb::arg("name"), nb::call_guard<nb::gil_scoped_release>(),
+  m.def("reclaim", &reclaim, nb::arg("name"), nb::call_guard<ReleasedGil>(),
         "Removes the segment of this name if its owner is dead. False if it is in use, not ours, "
         "or gone.");
   m.def("why_no_huge_pages", &why_no_huge_pages,

@@ -51,7 +51,7 @@ nb::object get_rows(PyStore& s, const nb::bytes& key) {
       "uint8", {options.block_size, static_cast<std::int64_t>(options.shape.row_bytes())});
   const BlockKey block = key_of(key);
   const bool found = [&] {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     return use->get(block, {rows.data, options.block_bytes()});
   }();
   return found ? rows.array : nb::none();
@@ -60,10 +60,13 @@ nb::object get_rows(PyStore& s, const nb::bytes& key) {
 std::string put_rows(PyStore& s, const nb::bytes& key, nb::handle rows) {
   const auto use = s.use();
   HeldBuffer held;
-  const auto bytes = bytes_of(held, rows, "rows", -1, false);
+  const BlockStoreOptions& options = use->options();
+  const auto bytes =
+      bytes_of(held, rows, "rows",
+               {options.block_size, static_cast<std::int64_t>(options.shape.row_bytes())}, false);
   const std::vector<std::byte> own(bytes.begin(), bytes.end());  // checked rows must not change
   const BlockKey block = key_of(key);
-  const nb::gil_scoped_release release;
+  const ReleasedGil release;
   return word(use->put(block, own));
 }
 
@@ -95,7 +98,7 @@ std::int64_t load(PyStore& s, const std::vector<nb::bytes>& given, PyLedger& l, 
   const auto reader = r.use();
   const auto keys = keys_of(given);
   const Milliseconds wait = r.timeout(timeout);
-  const nb::gil_scoped_release release;
+  const ReleasedGil release;
   return load_blocks(*use, keys, *ledger, *reader, step, request, position, wait);
 }
 

@@ -368,7 +368,8 @@ TEST(ConfigSchedules, H34SomeSayNothingOfLayersOnlyInOneForm) {
                                                  {"moe_dynamic_exp_p", 1},
                                                  {"expert_bias_from_pretrained", true},
                                                  {"moe_weights_initialized_from", "x/y"},
-                                                 {"expert_bias_to", 0.5},
+                                                 {"expert_bias_to", 1},
+                                                 {"router_prob_to_fp32", 1},
                                                  {"mlp_norm_type", "layer_norm"},
                                                  {"description", "not dense but moe"}}) {
     EXPECT_EQ(ModelShape::from_config(with(key, value)), ModelShape::uniform(8, 2, 16)) << key;
@@ -399,6 +400,10 @@ TEST(ConfigSchedules, H34SomeSayNothingOfLayersOnlyInOneForm) {
                                                  {"moe_group_after", 2},
                                                  {"moe_group_stride", 2},
                                                  {"moe_scale_to", {2, 4}},
+                                                 {"layer_spec", "3xdense+5xmoe"},
+                                                 {"layer_spec", "dense:3 moe:5"},
+                                                 {"layer_arch", "d,m,d,m,d,m,d,m"},
+                                                 {"layer_config", {{"0", "dense"}, {"1", "moe"}}},
                                                  {"moeGroupFrom", 2},
                                                  {"MoELayerFreq", 2},
                                                  {"numMoELayers", 2},

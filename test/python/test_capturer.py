@@ -120,6 +120,39 @@ def test_binding(endpoint) -> None:
         assert output.shape == (32, 2) and output.dtype == "int16"
         output.numpy()[:] = 0
         assert "Capturer of" in repr(capturer) and capturer.shape == SHAPE
+        with pytest.raises(moetap.StateError, match="1 of its views or their arrays are out"):
+            capturer.close()
+        del output
+
+
+def test_a_guard_ends_with_its_step(capturer, endpoint) -> None:
+    """Also if the Capturer's own calls end it, and another step begins."""
+    first = capturer.step(1, 4)
+    first.__enter__()
+    capturer.give_up()
+    assert not first.open
+    with capturer.step(2, 4) as second:
+        with pytest.raises(moetap.StateError, match="step 1, which is closed"):
+            first.publish([0, 1, 2, 3])
+        first.__exit__(None, None, None)
+        assert second.open
+
+
+def test_a_graph_is_not_launched_once_its_capturer_is_closed(endpoint) -> None:
+    with moetap.Capturer(endpoint, "host") as capturer:
+        capturer.bind_all()
+        stream = capturer.device.make_stream()
+        ids = capturer.device.empty((4, 2), "int32")
+        ids.numpy()[:] = [0, 1]
+        stream.begin_capture()
+        with capturer.graph(4, stream=stream):
+            for layer in SHAPE.moe_layers:
+                capturer.capture(layer, ids)
+        graph = stream.end_capture()
+        stream.launch(graph)
+        stream.synchronize()
+    with pytest.raises(moetap.StateError, match="was closed"):
+        stream.launch(graph)
 
 
 def test_options(endpoint) -> None:

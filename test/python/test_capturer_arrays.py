@@ -1,5 +1,6 @@
 """What a Capturer reads: arrays of all kinds, devices and streams."""
 
+import ctypes
 import sys
 import types
 
@@ -96,11 +97,22 @@ def test_device_arrays_are_read_in_stream_order(capturer, endpoint) -> None:
     (lambda c: c.capture(1, picks(4)[0], np.ones((4, 2), np.float64)), TypeError),
     (lambda c: c.capture(1, picks(4)[0], np.ones((3, 2), np.float32)), moetap.ArgumentError),
     (lambda c: c.publish([0, 1, 2]), moetap.ArgumentError),
-    (lambda c: c.publish(np.arange(4, dtype=np.int32)), TypeError),
+    (lambda c: c.publish(np.arange(4, dtype=np.int32)), None),
+    (lambda c: c.publish(np.arange(4, dtype=np.uint64)), None),
+    (lambda c: c.publish(range(4)), None),
+    (lambda c: c.publish((ctypes.c_int64 * 4)(0, 1, 2, 3)), None),
+    (lambda c: c.capture(1, (ctypes.c_int32 * 2 * 4)(*[(0, 1)] * 4)), None),
     (lambda c: c.publish(np.arange(8)[::2]), moetap.ArgumentError),
     (lambda c: c.publish(np.zeros((2, 2), np.int64)), moetap.ArgumentError),
     (lambda c: c.publish(7), TypeError),
-    (lambda c: c.publish([0.5] * 4), None),
+    (lambda c: c.publish([0.5] * 4), TypeError),
+    (lambda c: c.publish(["0", "1", "2", "3"]), TypeError),
+    (lambda c: c.publish([True, False, 2, 3]), TypeError),
+    (lambda c: c.publish([b"0", 1, 2, 3]), TypeError),
+    (lambda c: c.publish([None, 1, 2, 3]), TypeError),
+    (lambda c: c.publish([2**70, 1, 2, 3]), moetap.RangeError),
+    (lambda c: c.publish(np.full(4, 2**64 - 1, np.uint64)), moetap.RangeError),
+    (lambda c: c.publish(np.zeros(4, ">i8")), TypeError),
 ])
 def test_bad_arguments_of_a_step(capturer, call, error) -> None:
     capturer.begin_step(1, 4)

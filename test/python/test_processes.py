@@ -3,7 +3,9 @@
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -95,6 +97,69 @@ def test_segments_can_be_reclaimed(endpoint, start) -> None:
     assert left.name in repr(left)
     assert moetap.reclaim(left.name) and not moetap.reclaim(left.name)
     assert not moetap.reclaim("/not-ours")
+
+
+def test_a_daemon_thread_in_a_call_does_not_end_the_program_otherwise(endpoint) -> None:
+    """Python ends such threads when they come back for the GIL."""
+    program = f"""
+import threading, time, moetap
+capturer = moetap.Capturer(moetap.Endpoint({endpoint.instance!r}, moetap.ModelShape([1], 2, 16), num_slots=8, max_tokens=4), "host")
+stream = capturer.device.make_stream()
+threading.Thread(target=lambda: [stream.synchronize() for _ in iter(int, 1)], daemon=True).start()
+reader = moetap.Reader(moetap.Endpoint({endpoint.instance!r}, moetap.ModelShape([1], 2, 16), num_slots=8, max_tokens=4))
+def wait():
+    while True:
+        try: reader.wait_for(1, timeout=0.01)
+        except moetap.TimeoutError: pass
+threading.Thread(target=wait, daemon=True).start()
+time.sleep(0.2)
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        assert "terminate" not in done.stderr and done.returncode == 0, done.stderr
+        for segment in moetap.find_segments():
+            if endpoint.instance in segment.name:
+                moetap.reclaim(segment.name)
+
+
+def test_a_hold_of_a_busy_ledger_may_go_in_a_forked_child(endpoint) -> None:
+    with moetap.Capturer(endpoint, "host"), moetap.Reader(endpoint) as reader:
+        books = moetap.Ledger(4, 4)
+        plans = []
+        for request in (1, 2):
+            books.admit(request, 4, [request])
+            books.schedule(1, request, range(4))
+            plans.append(books.finish(request, 5))
+        hold = books.hold(plans[0])
+        pending = moetap.PendingRows(books, reader)
+        pending.add(plans[1])
+        ended = []
+
+        def collect() -> None:
+            try:
+                pending.collect(2, timeout=1)
+            except moetap.TimeoutError as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=collect)
+        thread.start()
+        time.sleep(0.2)
+        child = os.fork()
+        if child == 0:
+            del hold
+            os._exit(7)
+        end = time.monotonic() + 20
+        pid, status = os.waitpid(child, os.WNOHANG)
+        while pid == 0 and time.monotonic() < end:
+            time.sleep(0.01)
+            pid, status = os.waitpid(child, os.WNOHANG)
+        if pid == 0:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        thread.join()
+        assert ended and pid == child and os.waitstatus_to_exitcode(status) == 7
+        hold.release()
+        del pending
 
 
 @pytest.mark.parametrize("poll_every", [None, 0.001])

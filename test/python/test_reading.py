@@ -133,11 +133,34 @@ def test_put(pair) -> None:
             reader.put(3, [5], row, states)
 
 
-@pytest.mark.parametrize("windows", [None, 3, (1,), (1, -1), ("a", "b"), np.zeros((1, 3), np.uint64),
+@pytest.mark.parametrize("windows", [None, 3, (1,), (True, 1), ("a", "b"), np.zeros((1, 3), np.uint64),
                                      np.zeros(2, np.uint64), np.zeros((1, 2)), np.zeros((1, 4), np.uint64)[:, ::2]])
 def test_windows_that_are_none(pair, windows) -> None:
     with pytest.raises(TypeError):
         pair[1].read([0], windows)
+
+
+@pytest.mark.parametrize("windows", [(1, -1), (2**64, 2**64), (2, 1), np.array([[1, -1]]), np.array([[2, 1]], np.uint64)])
+def test_windows_of_steps_that_cannot_be(pair, windows) -> None:
+    with pytest.raises((moetap.RangeError, moetap.ArgumentError), match="windows"):
+        pair[1].read([0], windows)
+
+
+def test_rows_of_another_shape_are_refused(pair) -> None:
+    reader = pair[1]
+    size = reader.shape.row_bytes
+    row = np.frombuffer(bytes([0, 1] * (size // 2)), np.uint8)
+    rows = np.tile(row, (3, 1))
+    reader.put(5, [4, 5, 6], rows)
+    reader.put(6, [4, 5, 6], rows.reshape(-1))
+    for other in (np.ascontiguousarray(rows.T), rows.reshape(1, -1), rows[:2]):
+        with pytest.raises(moetap.ArgumentError, match=f"of \\(3, {size}\\)"):
+            reader.put(7, [4, 5, 6], other)
+    states = np.zeros(3, np.uint8)
+    with pytest.raises(TypeError, match="array of bool"):
+        reader.put(7, [4, 5, 6], rows, states.astype(bool))
+    with pytest.raises(moetap.ArgumentError, match="the rows of out"):
+        reader.read([4, 5, 6], (6, 6), out=(np.zeros((size, 3), np.uint8), states))
 
 
 def test_slots_outside_the_cache(pair) -> None:
