@@ -192,6 +192,11 @@ TEST_F(LedgerDraftBlocks, TokensThatAreKnownDoNotMove) {
         again.accept_blocks(10, 1, 6, Tokens{0, 2});
       },
       {"token 2 at place 1", "drafts begin at token 3"});
+  expect_throw<ArgumentError>(
+      [&] {
+        (void)again.accept(10, 1, 6, Tokens{0, 2}, 20);
+      },
+      {"token 2 at place 1", "drafts begin at token 3"});
 }
 
 // Where a whole block moved, the step's row did too.
@@ -202,6 +207,17 @@ TEST_F(LedgerDraftBlocks, ARowThatMovedWithItsBlockIsStillTheSteps) {
   EXPECT_TRUE(plan.verdicts.empty());
   EXPECT_EQ(plan.slots, (std::vector<Slot>{0, 1, 5, 12}));
   EXPECT_EQ(plan.windows[3].first, Step(3));
+}
+
+// Their blocks come to be where a block of the accepted step was that had moved too.
+TEST_F(LedgerDraftBlocks, RowsOfALaterStepThatMovedStayWhenTheyMoveUp) {
+  ledger.schedule(3, 1, {5, 7}, Blocks{8, 9});
+  (void)ledger.move(4, std::vector<BlockMove>{{7, 12}, {8, 13}});
+  ledger.accept_blocks(2, 1, 5, Tokens{0, 2});
+  ledger.accept_blocks(3, 1, 7, Tokens{0, 1});
+  const RowPlan plan = ledger.finish(1, 7);
+  EXPECT_TRUE(plan.verdicts.empty());
+  EXPECT_EQ(plan.slots, (std::vector<Slot>{0, 1, 5, 12, 13, 9}));
 }
 
 // Step 3 was guessed too low, and what it was to compute moved.
