@@ -130,6 +130,25 @@ def test_a_request_that_got_tokens_after_it_was_preempted(engine: Engine) -> Non
     assert np.array_equal(books.take(4, "a", 10, finished=True), rows((4, 8)))
 
 
+@pytest.mark.parametrize("chunk", [2, 4])  # of the first four tokens, whose rows were given
+def test_a_request_that_is_preempted_again_before_it_is_where_it_was(engine: Engine, chunk: int) -> None:
+    books = engine.books
+    books.admit("a", 4, [1, 2], 0, start=0)
+    books.schedule(1, "a", range(4))
+    engine.run(1, slots([1, 2], range(4)))
+    books.take(1, "a", 5, finished=False)
+    books.preempt("a", [1, 2])
+    books.resume("a", [3], 0)
+    books.schedule(2, "a", range(chunk))
+    books.preempt("a", [3])  # with the chunk in flight
+    engine.run(2, slots([3], range(chunk)))
+    books.arrived(2)
+    books.resume("a", [5, 6], 0)
+    books.schedule(3, "a", range(5))
+    engine.run(3, slots([5, 6], range(5)))
+    assert np.array_equal(books.take(3, "a", 6, finished=True), rows((3, 4)))
+
+
 def test_a_prefix_hit_of_a_request_that_was_preempted_at_once(engine: Engine) -> None:
     books = engine.books
     books.admit("a", 4, [1], 0, start=0)

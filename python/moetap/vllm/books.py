@@ -139,10 +139,10 @@ class Books:
 
     def _remains(self, known: _Request, blocks: Sequence[int]) -> _Remains | None:
         """The rows not yet given that are in the blocks now, or will be when steps in flight end."""
-        if not known.in_flight:
+        stop = max((positions.stop for positions in known.in_flight.values()), default=0)
+        if stop <= known.given:  # as in a second run that is not yet where the first one was
             return None
         plan = self._ledger.rows_since(known.number, known.given)
-        stop = max(positions.stop for positions in known.in_flight.values())
         slots = moetap.slots_of(blocks, self._ledger.block_size, range(known.given, stop))
         windows = np.zeros((len(slots), 2), np.uint64)  # no step is 0: not present
         windows[: len(plan.windows)] = plan.windows[: len(slots)]
