@@ -35,6 +35,9 @@ class Connector:
     def reset(self) -> None:
         self.told.append("reset")
 
+    def close(self) -> None:
+        self.told.append("close")
+
 
 class Reader:
     """vLLM's own."""
@@ -71,6 +74,9 @@ def scheduler_module() -> Any:
 
         def reset_prefix_cache(self, done: bool = True) -> bool:
             return done
+
+        def shutdown(self) -> None:
+            self.ended = True
 
         def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
             return [self._update_request_with_output(request, [1]) for request in model_runner_output]
@@ -118,6 +124,17 @@ def test_the_scheduler_tells_what_it_decides(changed: Any) -> None:
     assert told[-1] == ("finish", "a")
     assert scheduler.reset_prefix_cache() and told[-1] == "reset"
     assert not scheduler.reset_prefix_cache(done=False) and told.count("reset") == 1
+
+
+def test_the_scheduler_ends_its_connector(changed: Any) -> None:
+    scheduler = changed.Scheduler(config())
+    told = scheduler._moetap.connector.told
+    for _ in range(2):
+        scheduler.shutdown()
+    assert scheduler.ended and told == ["close"]
+    other = changed.Scheduler(config(routes=False))
+    other.shutdown()
+    assert other.ended
 
 
 def test_rows_of_an_aborted_request_are_dropped(changed: Any) -> None:

@@ -164,6 +164,40 @@ def test_the_worker_gets_our_connector(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.slot_mappings == "slots of batch"
 
 
+def scheduler_module() -> Any:
+    """vLLM's module, as far as it is changed, changed."""
+
+    class Scheduler:
+        def __init__(self, vllm_config: Any, connector: Any = "theirs") -> None:
+            self.vllm_config, self.kv_cache_config = vllm_config, None
+            self.kv_cache_manager = SimpleNamespace(get_block_ids=None)
+            self.aux_output_connector = connector
+
+        def shutdown(self) -> None:
+            self.ended = True
+
+    made = ModuleType("scheduler")
+    made.Scheduler = Scheduler  # type: ignore[attr-defined]
+    connector_form._change_scheduler(made)
+    return made
+
+
+def test_the_scheduler_ends_our_connector(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = scheduler_module()
+    closed: list[str] = []
+    ours = SimpleNamespace(close=lambda: closed.append("ours"))
+    monkeypatch.setattr(scheduler, "SchedulerConnector", lambda *_: ours)
+    made = module.Scheduler(config())
+    for _ in range(2):
+        made.shutdown()
+    assert made.ended and closed == ["ours"]
+    monkeypatch.delenv(plugin.VARIABLE)
+    for theirs in (None, "theirs"):
+        made = module.Scheduler(config(), theirs)
+        made.shutdown()
+        assert made.ended and made.aux_output_connector is theirs
+
+
 def test_an_engine_that_does_not_ask_has_vllms_connectors(monkeypatch: pytest.MonkeyPatch) -> None:
     module = model_runner()
     connector_form._change_worker(module)
@@ -175,18 +209,10 @@ def test_an_engine_that_does_not_ask_has_vllms_connectors(monkeypatch: pytest.Mo
         assert runner.prepare_attn("batch") == ("blocks", "slots of batch")
         assert not hasattr(theirs, "slot_mappings")
 
-    class Scheduler:
-        def __init__(self, vllm_config: Any) -> None:
-            self.vllm_config, self.kv_cache_config = vllm_config, None
-            self.kv_cache_manager = SimpleNamespace(get_block_ids=None)
-            self.aux_output_connector = "theirs"
-
-    made = ModuleType("scheduler")
-    made.Scheduler = Scheduler  # type: ignore[attr-defined]
-    connector_form._change_scheduler(made)
+    made = scheduler_module()
     monkeypatch.setattr(scheduler, "SchedulerConnector", lambda *_: "ours")
-    assert Scheduler(config()).aux_output_connector == "theirs"
-    assert Scheduler(config(additional_config={"moetap": "shm"})).aux_output_connector == "ours"
+    assert made.Scheduler(config()).aux_output_connector == "theirs"
+    assert made.Scheduler(config(additional_config={"moetap": "shm"})).aux_output_connector == "ours"
 
 
 # --- what both ends derive ---------------------------------------------------------------------------

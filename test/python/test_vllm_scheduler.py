@@ -1,5 +1,7 @@
 """The plugin's scheduler end, told what vLLM's scheduler tells it."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -121,3 +123,33 @@ def test_what_is_refused(connector: SchedulerConnector, make: Callable[[], Any],
 def test_an_output_without_its_step(connector: SchedulerConnector) -> None:
     with pytest.raises(RuntimeError, match="request 'a': the worker did not say which step"):
         connector.take_output(request(1), None)
+
+
+def test_the_end_of_an_engine(connector: SchedulerConnector, engine: Engine) -> None:
+    connector.close()
+    assert engine.reader.closed
+
+
+FROZEN = """
+import gc, os
+from types import SimpleNamespace
+import moetap
+from moetap.vllm import scheduler
+
+shape = moetap.ModelShape.uniform(num_layers=2, top_k=2, num_experts=16)
+endpoint = moetap.Endpoint(f"vllm-test-exit-{os.getpid()}", shape, num_slots=64, max_tokens=16)
+scheduler.describe = lambda *_: SimpleNamespace(
+    endpoint=endpoint, transport="device", anchor=0, num_blocks=16, block_size=4, concurrent_steps=1)
+with moetap.Capturer(endpoint, "host"):
+    engine = SimpleNamespace(connector=scheduler.SchedulerConnector(None, None, None))
+    engine.itself = engine
+    gc.freeze()
+    scheduler.describe = None
+    engine.connector.close()
+"""
+
+
+def test_an_engine_that_ended_leaves_no_object_of_moetap() -> None:
+    """vLLM keeps its engine from the garbage collector. What is alive when the process ends is printed."""
+    done = subprocess.run([sys.executable, "-c", FROZEN], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

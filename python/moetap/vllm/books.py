@@ -91,6 +91,10 @@ class Books:
         """The keys and values are dropped, as when the weights changed."""
         self._ledger.flush()
 
+    def close(self) -> None:
+        """Ends reading. No call may follow."""
+        self._reader.close()
+
     # --- what came back ------------------------------------------------------------------------------
 
     def arrived(self, step: int) -> None:

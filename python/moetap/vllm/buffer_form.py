@@ -30,9 +30,12 @@ def install() -> None:
 
 
 class BufferCapturer:
-    """Stands where vLLM has its RoutedExpertsCapturer, for one worker."""
+    """Stands where vLLM has its RoutedExpertsCapturer, for one worker.
 
-    def __init__(self, runner: Any) -> None:
+    layers: those that vLLM captures. ValueError unless they are those of the model's configuration.
+    """
+
+    def __init__(self, runner: Any, layers: list[int]) -> None:
         import torch
         from vllm.distributed import get_tensor_model_parallel_rank
 
@@ -41,17 +44,12 @@ class BufferCapturer:
             raise ValueError("moetap's plugin does not part data-parallel ranks' tokens in vLLM 0.18; set "
                              f"data_parallel_size=1, or {SWITCH_OFF}")
         shape = engine.endpoint.shape
+        require_layers(layers, shape)
         size = (engine.endpoint.max_tokens, shape.num_hidden_layers, shape.top_k)
         self._picks = torch.full(size, -1, dtype=torch.int32, device=runner.device)
-        self._bound: set[int] = set()
-        self._shape = shape
         self._publisher = StepPublisher(engine) if get_tensor_model_parallel_rank() == 0 else None
         self.anchor = engine.anchor
         self.step: StepMetadata | None = NO_STEP  # the latest, as the scheduler told it
-
-    def require_layers(self, layers: list[int]) -> None:
-        """ValueError unless these layers, which vLLM captures, are those of the model's configuration."""
-        require_layers(layers, self._shape)
 
     def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
         """A layer's picks: [tokens][top_k]."""
@@ -103,8 +101,7 @@ def _change_runner(module: ModuleType) -> None:
         if module.RoutedExpertsCapturer is not _OneCapturer:
             _OneCapturer.replaced = module.RoutedExpertsCapturer
             vars(module)["RoutedExpertsCapturer"] = _OneCapturer
-        capturer = BufferCapturer(self)
-        capturer.require_layers(_captured_layers(self))
+        capturer = BufferCapturer(self, _captured_layers(self))
         self._bind_routed_experts_capturer(capturer)
         self.routed_experts_attn_gid = capturer.anchor
         _OneCapturer.capturer = capturer
@@ -209,7 +206,7 @@ def _change_scheduler(module: ModuleType) -> None:
 
 def _follow_decisions(scheduler: Any) -> None:
     schedule, preempt, free = scheduler.schedule, scheduler._preempt_request, scheduler._free_request
-    reset = scheduler.reset_prefix_cache
+    reset, shutdown = scheduler.reset_prefix_cache, scheduler.shutdown
 
     @functools.wraps(schedule)
     def schedule_and_tell(self: Any) -> Any:
@@ -237,8 +234,16 @@ def _follow_decisions(scheduler: Any) -> None:
             rows.connector.reset()
         return done
 
+    @functools.wraps(shutdown)
+    def close_and_shutdown(self: Any) -> None:
+        if (rows := getattr(self, _MARK, None)) is not None:
+            setattr(self, _MARK, None)
+            rows.connector.close()
+        shutdown(self)
+
     scheduler.schedule, scheduler._preempt_request = schedule_and_tell, tell_and_preempt
     scheduler._free_request, scheduler.reset_prefix_cache = tell_and_free, reset_and_tell
+    scheduler.shutdown = close_and_shutdown
 
 
 def _follow_outputs(scheduler: Any) -> None:

@@ -44,7 +44,7 @@ def _change_worker(module: ModuleType) -> None:
 @once
 def _change_scheduler(module: ModuleType) -> None:
     scheduler = module.Scheduler
-    construct = scheduler.__init__
+    construct, shutdown = scheduler.__init__, scheduler.shutdown
 
     @functools.wraps(construct)
     def construct_with_connector(self: Any, *arguments: Any, **options: Any) -> None:
@@ -57,4 +57,11 @@ def _change_scheduler(module: ModuleType) -> None:
             self.vllm_config, self.kv_cache_config, self.kv_cache_manager.get_block_ids
         )
 
-    scheduler.__init__ = construct_with_connector
+    @functools.wraps(shutdown)
+    def close_and_shutdown(self: Any) -> None:
+        if self.aux_output_connector is not None and transport(self.vllm_config) is not None:
+            connector, self.aux_output_connector = self.aux_output_connector, None
+            connector.close()
+        shutdown(self)
+
+    scheduler.__init__, scheduler.shutdown = construct_with_connector, close_and_shutdown

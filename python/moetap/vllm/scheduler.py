@@ -75,6 +75,12 @@ class SchedulerConnector:
         """vLLM dropped its prefix cache."""
         self._books.flush()
 
+    def close(self) -> None:
+        """The engine ends. Of moetap nothing is left: vLLM keeps its scheduler until the process ends,
+        out of the garbage collector's reach."""
+        self._books.close()
+        del self._books
+
     def _place(self, new: NewRequestData, request: Request) -> None:
         blocks = new.block_ids[self._anchor]
         if self._books.is_preempted(new.req_id):
