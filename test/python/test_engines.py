@@ -79,7 +79,8 @@ def test_another_number_of_rows(tmp_path: Path, routes: np.ndarray | None) -> No
 
 SUMMARY = {"steps": 1, "seconds": 1.0, "connector": "moetap.vllm.scheduler.SchedulerConnector", "preemptions": 11,
            "hit_tokens": 1, "chunks": 1, "aborts": 1, "drafts": 0, "accepted": 0, "resets": 0,
-           "ahead": 0, "preempted_ahead": 0, "kills": 0, "unfinished": 0, "died": "", "left": [], "left_later": []}
+           "ahead": 0, "preempted_ahead": 0, "kills": 0, "unfinished": 0, "died": "", "left": [], "left_later": [],
+           "leaked": False}
 KILLED = {"kills": 1, "unfinished": 9, "died": "RuntimeError: cancelled", "preemptions": 0, "left": ["/moetap_a"]}
 VERDICT = {"requests": 1, "expected": 3, "equal": 2, "ties": 1, "wrong": 0, "shapes": 0, "first": ""}
 
@@ -103,7 +104,9 @@ VERDICT = {"requests": 1, "expected": 3, "equal": 2, "ties": 1, "wrong": 0, "sha
     ("device", {"left": ["/moetap_a"]}, 1),
     ("theirs", {"left": ["/vllm_a"], "connector": "vllm.a"}, 0),
     ("wire-write", {"left": ["/vllm_a"], "connector": "vllm.a"}, 1),
-    ("wire-write+kill", KILLED | {"left_later": ["/vllm_a"], "connector": "vllm.a"}, 0),
+    ("wire-write+kill", KILLED | {"connector": "vllm.a"}, 0),
+    ("wire-write+kill", KILLED | {"left_later": ["/vllm_a"], "connector": "vllm.a"}, 1),
+    ("device", {"leaked": True}, 1),
     ("device+kill", KILLED, 0),
     ("device+kill", KILLED | {"unfinished": 0}, 1),
     ("device+kill", KILLED | {"died": ""}, 1),

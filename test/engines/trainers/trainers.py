@@ -6,6 +6,8 @@ import sys
 import venv
 from pathlib import Path
 
+from install import wheel_of
+
 VERSIONS = ["0.16.1"]  # of Megatron-Core. Later ones need Python 3.12
 PYTORCH = "torch==2.13.0"
 
@@ -24,8 +26,8 @@ def run(root: Path, version: str) -> int:
         subprocess.run([folder / "bin/uv", "pip", "install", "--quiet", "--python", python, PYTORCH,
                         f"megatron-core=={version}", "numpy", "pytest"], check=True)
         (folder / "installed").touch()
-    print("== installing moetap of this checkout", file=sys.stderr)
-    subprocess.run([*pip, "--force-reinstall", "--no-deps", root], check=True)
+    print("== building moetap of this checkout, and installing it", file=sys.stderr)
+    subprocess.run([*pip, "--force-reinstall", "--no-deps", wheel_of(root)], check=True)
     tests = root / "test/python/test_replay_megatron.py"
     return subprocess.run([python, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-W", "ignore", tests],
                           env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""},

@@ -48,14 +48,18 @@ def install(root: Path, version: str) -> Path:
 
 def wheel_of(root: Path) -> Path:
     """A wheel of this checkout. Only what changed is compiled again."""
-    tools, wheels = root / "build/engines/tools", root / "build/engines/wheels"
+    tools, wheels, built = (root / "build/engines" / name for name in ("tools", "wheels", "moetap"))
     if not (tools / "installed").exists():
         venv.create(tools, with_pip=True, clear=True)
         pip(tools, "install", *BUILD_TOOLS)
         (tools / "installed").touch()
     shutil.rmtree(wheels, ignore_errors=True)
+    # meson-python changes where these look for libmoetap to where a wheel has it. Then they cannot be
+    # imported where they are, which makes their stubs. They are linked again.
+    for module in (built / "python/moetap").glob("*.so"):
+        module.unlink()
     pip(tools, "wheel", "--no-deps", "--no-build-isolation", "--check-build-dependencies", "--wheel-dir", str(wheels),
-         f"--config-settings=build-dir={root / 'build/engines/moetap'}", str(root))
+         f"--config-settings=build-dir={built}", str(root))
     (wheel,) = wheels.glob("moetap-*.whl")
     return wheel
 

@@ -14,6 +14,7 @@ COUNTS = {
     "preemptions": "preemptions", "hit_tokens": "tokens hit", "chunks": "chunks of prompts",
     "aborts": "aborts", "drafts": "drafts", "accepted": "drafts accepted", "resets": "resets",
     "ahead": "steps scheduled ahead", "preempted_ahead": "preempted with a step in flight"}
+LOG = "vllm.log"
 # What a run must have made happen, or it proves nothing.
 LEAST = {"preemptions": 11, "hit_tokens": 1, "chunks": 1, "aborts": 1}
 MORE = {"drafts": ("drafts", "accepted"), "resets": ("resets",), "async": ("ahead",)}
@@ -27,15 +28,16 @@ def run(root: Path, folder: Path, version: str, ways: list[Way], jobs: int, seed
     python = folder / "bin/python"
     environment = install.environment(folder, version)
     arguments = ["--jobs", str(jobs), "--seed", str(seed)]
-    log = root / "build/engines" / f"vllm-{version}.log"
-    print(f"== {len(ways)} ways; vLLM writes to {log.relative_to(root)}", file=sys.stderr)
-    with open(log, "w") as lines:
-        for way in ways:
-            print(f"== {way.name}", file=sys.stderr)
-            shutil.rmtree(output / way.name, ignore_errors=True)
+    print(f"== {len(ways)} ways; vLLM writes to {output.relative_to(root)}/WAY/{LOG}", file=sys.stderr)
+    summaries = {}
+    for way in ways:
+        print(f"== {way.name}", file=sys.stderr)
+        shutil.rmtree(output / way.name, ignore_errors=True)
+        (output / way.name).mkdir(parents=True)
+        with open(output / way.name / LOG, "w") as log:
             subprocess.run([python, here / "run.py", model, output / way.name, way.name, *arguments],
-                           env=environment, check=False, stdout=lines, stderr=lines)
-    summaries = {way: _summary(output / way.name / "summary.json") for way in ways}
+                           env=environment, check=False, stdout=log, stderr=log)
+        summaries[way] = _summary(output / way.name, [python, here / "left.py"], environment)
     with_rows = [way for way in ways if way.path != "none" and "error" not in summaries[way]]
     judged = subprocess.run([python, here / "oracle.py", model, *(output / way.name for way in with_rows)],
                             env=environment, check=True, stdout=subprocess.PIPE, text=True)
@@ -45,21 +47,22 @@ def run(root: Path, folder: Path, version: str, ways: list[Way], jobs: int, seed
     return 1 if faults else 0
 
 
-def _summary(file: Path) -> dict[str, Any]:
-    """What the run says of itself. It writes this last."""
-    return json.loads(file.read_text()) if file.exists() else {"error": "the process died; see the log"}
+def _summary(folder: Path, left: list[Path], environment: dict[str, str]) -> dict[str, Any]:
+    """What the run says of itself, which it writes last, and what it left. left: the command that tells."""
+    file = folder / "summary.json"
+    summary = json.loads(file.read_text()) if file.exists() else {"error": "the process died; see the log"}
+    if "instance" in summary:
+        told = subprocess.run([*left, summary["instance"]], env=environment, check=True, stdout=subprocess.PIPE)
+        summary |= json.loads(told.stdout)
+    return summary | {"leaked": "nanobind: leaked" in (folder / LOG).read_text()}
 
 
 def _left(way: Way, summary: dict[str, Any]) -> list[str]:
-    """Faults in what is left in shared memory. vLLM removes its own buffer later, when its process ends."""
-    killed = "kill" in way.options
-    left = summary["left_later"] or ([] if killed else summary["left"])
-    if not left or way.path in ("theirs", "wire-read"):
+    """Faults in what is left in shared memory. A killed worker's is removed at the next start."""
+    if way.path in ("theirs", "wire-read"):  # vLLM's own
         return []
-    if killed and way.path == "wire-write":  # a vLLM process, which leaves no mark, might use it
-        print(f"    left in shared memory: {', '.join(left)}")
-        return []
-    return [f"left in shared memory: {', '.join(left)}"]
+    left = summary["left_later" if "kill" in way.options else "left"]
+    return [f"left in shared memory: {', '.join(left)}"] if left else []
 
 
 def _print(way: Way, summary: dict[str, Any], verdict: dict[str, Any] | None) -> int:
@@ -84,9 +87,12 @@ def _print(way: Way, summary: dict[str, Any], verdict: dict[str, Any] | None) ->
         if "kill" in way.options:
             print(f"    {summary['kills']} worker killed, then {summary['unfinished']} requests unfinished: "
                   f"{summary['died'] or 'no error'}")
+            print(f"    left in shared memory: {len(summary['left'])}, and {len(summary['left_later'])} after the next start")
             if not summary["died"] or not summary["unfinished"]:
                 faults.append("the engine went on without its worker")
         faults += _left(way, summary)
+    if summary["leaked"]:
+        faults.append("objects of moetap were alive when a process ended; see the log")
     if verdict is not None:
         print(f"    {verdict['equal']} of {verdict['expected']} rows equal, {verdict['ties']} tied, "
               f"{verdict['wrong']} wrong, in {verdict['requests']} requests, {verdict['shapes']} of another shape")

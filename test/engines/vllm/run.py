@@ -5,12 +5,11 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -166,31 +165,42 @@ def is_first_form() -> bool:
     return __version_tuple__[:2] == (0, 18)
 
 
-def add(engine: Any, job: Job) -> None:
+def add(engine: Any, job: Job, way: Way) -> None:
     from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
+    kind = RequestOutputKind.DELTA if "stream" in way.options else RequestOutputKind.CUMULATIVE
     more = {} if is_first_form() else {"seed": job.seed, "routed_experts_prompt_start": job.start}
     parameters = SamplingParams(
-        temperature=job.temperature, max_tokens=job.max_tokens, ignore_eos=True, detokenize=False, **more)
+        temperature=job.temperature, max_tokens=job.max_tokens, ignore_eos=True, detokenize=False,
+        output_kind=kind, **more)
     engine.add_request(job.name, {"prompt_token_ids": job.prompt}, parameters)
 
 
-def serve(engine: Any, jobs: list[Job], way: Way, counts: dict[str, int], done: dict[str, Any]) -> None:
-    """Runs all jobs to their ends, and gives the outputs of those that were not aborted."""
+class Done(NamedTuple):
+    """A request that ended by itself."""
+
+    tokens: list[int]  # of the output
+    routes: Any  # [tokens][hidden layers][top_k], or None
+
+
+def serve(engine: Any, jobs: list[Job], way: Way, counts: dict[str, int], done: dict[str, Done]) -> None:
+    """Runs all jobs to their ends, and gives what came of those that were not aborted."""
     waiting = sorted(jobs, key=lambda job: job.arrives)
     aborts = {job.name: job.aborted_after for job in jobs if job.aborted_after is not None}
     step = 0
-    lengths: dict[str, int] = {}
+    tokens: dict[str, list[int]] = {job.name: [] for job in jobs}
     while waiting or engine.has_unfinished_requests():
         while waiting and waiting[0].arrives <= step:
-            add(engine, waiting.pop(0))
+            add(engine, waiting.pop(0), way)
         for output in engine.step():
-            name, length = output.request_id, len(output.outputs[0].token_ids)
-            counts["accepted"] += max(length - lengths.get(name, 0) - 1, 0)  # one token is sampled
-            lengths[name] = length
+            name, completion = output.request_id, output.outputs[0]
+            kept = tokens[name] if "stream" in way.options else []
+            counts["accepted"] += max(len(kept) + len(completion.token_ids) - len(tokens[name]) - 1, 0)
+            tokens[name] = [*kept, *completion.token_ids]
             if output.finished:
-                done[name] = output
-            elif name in aborts and length >= aborts[name]:
+                done[name] = Done(tokens[name], completion.routed_experts)
+            elif name in aborts and len(tokens[name]) >= aborts[name]:
                 del aborts[name]
                 engine.abort_request([name])
                 counts["aborts"] += 1
@@ -202,17 +212,16 @@ def serve(engine: Any, jobs: list[Job], way: Way, counts: dict[str, int], done: 
             counts["resets"] += bool(engine.reset_prefix_cache(reset_running_requests=True))
 
 
-def write(folder: Path, jobs: list[Job], done: dict[str, Any]) -> None:
+def write(folder: Path, jobs: list[Job], done: dict[str, Done]) -> None:
     """Tokens, start and rows of each request that was not aborted."""
     arrays: dict[str, Any] = {}
     for job in jobs:
         if job.name not in done:
             continue
-        completion = done[job.name].outputs[0]
-        arrays[f"{job.name}/tokens"] = np.array(job.prompt + list(completion.token_ids), np.int64)
+        arrays[f"{job.name}/tokens"] = np.array(job.prompt + done[job.name].tokens, np.int64)
         arrays[f"{job.name}/start"] = np.array(0 if is_first_form() else job.start)
-        if completion.routed_experts is not None:
-            arrays[f"{job.name}/routes"] = completion.routed_experts
+        if done[job.name].routes is not None:
+            arrays[f"{job.name}/routes"] = done[job.name].routes
     np.savez(folder / "outputs.npz", **arrays)
 
 
@@ -226,7 +235,7 @@ def run(model: Path, options: argparse.Namespace, jobs: list[Job]) -> dict[str, 
         measured = meters(core, way)
         observer = Observer(scheduler)
         started = time.perf_counter()
-        done: dict[str, Any] = {}
+        done: dict[str, Done] = {}
         died = ""
         try:
             serve(engine, jobs, way, observer.counts, done)
@@ -245,24 +254,6 @@ def run(model: Path, options: argparse.Namespace, jobs: list[Job]) -> dict[str, 
         engine.engine_core.shutdown()
 
 
-def left_by(instance: str) -> dict[str, list[str]]:
-    """What is in shared memory of an engine that ended, and what after the next one started. Removes that."""
-    import moetap
-
-    def names() -> list[str]:
-        return [segment.name for segment in moetap.find_segments() if instance in segment.name]
-
-    left = names()
-    shape = moetap.ModelShape.uniform(num_layers=1, top_k=1, num_experts=2)
-    for layout in ("native", "wire"):
-        endpoint = moetap.Endpoint(f"after-{instance}", shape, num_slots=1, max_tokens=1, shm_layout=layout)
-        moetap.Capturer(endpoint, "host", transport="shm").close()
-    later = names()
-    for file in [*Path("/dev/shm").glob(f"*{instance}*"), *Path(tempfile.gettempdir()).glob(f"vllm_*{instance}*")]:
-        file.unlink()
-    return {"left": left, "left_later": later}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
@@ -278,7 +269,6 @@ def main() -> None:
     jobs = make_jobs(options.jobs * (2 if "async" in options.way.options else 1), options.seed)
     try:
         summary = run(make_model(options.model), options, jobs)
-        summary |= left_by(summary["instance"])
     except Exception as error:  # to be reported
         traceback.print_exc()
         summary = {"error": f"{type(error).__name__}: {error}"}

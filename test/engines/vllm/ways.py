@@ -17,16 +17,17 @@ OPTIONS = {
     "drafts": "n-gram drafts",
     "kill": "the worker is killed when a third of the requests are done",
     "resets": "the prefix cache is dropped now and then, with requests running",
+    "stream": "each output has only the tokens since the one before it",
     "tp2": "two tensor-parallel ranks",
     "uni": "worker and scheduler in one process",
 }
 # Of each version those that it has on a CPU.
 DEFAULT = {
     "0.32.0": ("none", "theirs", "device", "shm", "theirs+uni", "device+uni", "shm+uni", "device+config+uni",
-               "device+drafts", "device+resets+uni", "device+async", "device+async+drafts",
+               "device+drafts+stream", "device+resets+uni", "device+async", "device+async+drafts",
                "device+async+resets+uni", "device+kill", "shm+kill"),
     "0.18.1": ("none", "theirs", "device", "shm", "theirs+uni", "device+uni", "shm+uni", "shm+config+uni",
-               "device+resets+uni", "device+async", "device+tp2", "wire-read", "wire-write", "device+kill",
+               "device+resets+uni", "device+async", "device+stream+tp2", "wire-read", "wire-write", "device+kill",
                "shm+kill", "wire-read+kill", "wire-write+kill"),
 }
 

@@ -11,13 +11,25 @@ from moetap._imports import when_imported
 def install(end: str) -> None:
     """Puts our reader (`read`) or our writer (`write`) where vLLM makes its own."""
     if end == "read":
-        when_imported("vllm.v1.core.sched.scheduler", lambda module: vars(module).update(RoutedExpertsReader=WireReader))
+        when_imported("vllm.v1.core.sched.scheduler", _read_at_the_scheduler)
     elif end == "write":
         when_imported("vllm.v1.worker.gpu_model_runner",
                       lambda module: vars(module).update(RoutedExpertsCapturer=WireCapturer))
         when_imported("vllm.v1.worker.gpu_worker", _clean_up_at_shutdown)
     else:
         raise ValueError(f"the end '{end}'; it must be read or write")
+
+
+def _read_at_the_scheduler(module: Any) -> None:
+    """vLLM does not end its reader."""
+    vars(module).update(RoutedExpertsReader=WireReader)
+    shutdown = module.Scheduler.shutdown
+
+    def clean_up_and_shut_down(self: Any) -> None:
+        self.routed_experts_reader.cleanup()
+        shutdown(self)
+
+    module.Scheduler.shutdown = clean_up_and_shut_down
 
 
 def _clean_up_at_shutdown(module: Any) -> None:
@@ -47,6 +59,8 @@ def endpoint(vllm_config: Any, slots: int) -> moetap.Endpoint:
 class WireReader:
     """As vLLM's RoutedExpertsReader: it reads what vLLM's worker wrote."""
 
+    _reader: moetap.Reader | None = None
+
     @classmethod
     def create(cls) -> "WireReader":
         return cls()
@@ -55,6 +69,7 @@ class WireReader:
         self._reader = moetap.Reader(endpoint(vllm_config, max_num_kv_tokens), "shm")
 
     def get_routed_experts(self, indices: Any) -> Any:
+        assert self._reader is not None
         shape = self._reader.shape
         rows, states = self._reader.read(indices, (1, 1))
         if (states != int(moetap.RowState.unverified)).any():
@@ -64,7 +79,9 @@ class WireReader:
         return ids
 
     def cleanup(self) -> None:
-        self._reader.close()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
 
 class WireCapturer:
