@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "test/gpu/device_test.h"
@@ -199,6 +200,21 @@ TEST_P(GraphReplay, RefusesAnotherDevicesGraphs) {
   recorder->begin_capture();
   const auto foreign = recorder->end_capture();
   EXPECT_THROW(stream->launch(*foreign), ArgumentError);
+}
+
+TEST_P(GraphReplay, MayBeRecordedByOneThreadAndEndedByAnother) {
+  auto recorder = device->make_stream();
+  std::thread([&] {
+    recorder->begin_capture();
+    recorder->launch(Set{x, 3}, 1);
+  }).join();
+  const auto graph = recorder->end_capture();
+  EXPECT_EQ(*x, 0);
+  recorder->launch(*graph);
+  recorder->synchronize();
+  EXPECT_EQ(*x, 3);
+  std::thread([&] { recorder->begin_capture(); }).join();
+  recorder.reset();  // which gives the recording up
 }
 
 TEST_P(GraphReplay, AStreamMayEndWhileItRecords) {

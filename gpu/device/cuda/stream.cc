@@ -78,13 +78,17 @@ void CudaStream::launch(const Graph& graph) {
   MOETAP_CUDA(cudaGraphLaunch, own_graph->executable(), stream_);
 }
 
-// Adds the next node to the graph that this stream records.
+// Adds the next node to the graph that this stream records. It waits for all of what it depends on.
+// Edges may carry less than that: a kernel's programmatic ones, which allow a kernel after it to
+// start early. Only kernels can have such edges, and CUDA fails (cudaErrorLossyQuery) unless they
+// are asked for.
 void CudaStream::embed(cudaGraph_t graph) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaGraph_t into = nullptr;
   const cudaGraphNode_t* after = nullptr;
+  const cudaGraphEdgeData* edges = nullptr;
   std::size_t count = 0;
-  MOETAP_CUDA(cudaStreamGetCaptureInfo, stream_, &status, nullptr, &into, &after, nullptr, &count);
+  MOETAP_CUDA(cudaStreamGetCaptureInfo, stream_, &status, nullptr, &into, &after, &edges, &count);
   cudaGraphNode_t node = nullptr;
   MOETAP_CUDA(cudaGraphAddChildGraphNode, &node, into, after, count, graph);
   MOETAP_CUDA(cudaStreamUpdateCaptureDependencies, stream_, &node, nullptr, 1,
@@ -129,7 +133,8 @@ void CudaStream::synchronize() {
 void CudaStream::begin_capture() {
   refuse_in_capture("begin_capture()");
   const Scope scope(device_);
-  MOETAP_CUDA(cudaStreamBeginCapture, stream_, cudaStreamCaptureModeThreadLocal);
+  // In the other modes only this thread could end it. Our calls are allowed in any: see Scope.
+  MOETAP_CUDA(cudaStreamBeginCapture, stream_, cudaStreamCaptureModeRelaxed);
   recording_ = true;
 }
 
