@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "test/gpu/device_test.h"
+#include "test/gpu/neighbours.h"
+#include "test/ipc/message_of.h"
 #include "test/ipc/test_endpoint.h"
 #include "test/lib/throws.h"
 
@@ -22,32 +24,6 @@ namespace moetap::test {
 namespace {
 
 constexpr std::int32_t kNothing = kNotGathered;
-
-// Of a rank to whom the other ranks' parts never come, unless they are given.
-class Neighbours final : public Collective {
- public:
-  Neighbours(int size, int rank) : size_(size), rank_(rank) {}
-  int size() const override { return size_; }
-  int rank() const override { return rank_; }
-  void gather(const std::int32_t* from, std::int32_t* to, std::span<const std::int64_t> counts,
-              Stream& stream) override {
-    given.assign(counts.begin(), counts.end());
-    const auto own = static_cast<std::size_t>(counts[static_cast<std::size_t>(rank_)]);
-    for (int i = 0; i < rank_; ++i) to += counts[static_cast<std::size_t>(i)];
-    stream.copy(to, from, own * sizeof *to);
-  }
-  void launched(Stream&) override {}
-  void check() override {
-    if (broken) throw TimeoutError("broken");
-  }
-
-  bool broken = false;
-  std::vector<std::int64_t> given;
-
- private:
-  int size_;
-  int rank_;
-};
 
 class PartGatherOn : public DeviceTest {
  protected:
@@ -254,7 +230,10 @@ TEST_P(GatheredStepOn, FailsWithTheReasonWhereAPartDidNotCome) {  // H6
     for (const StepFailed& failure : capturer.take_failures()) throw failure;
   };
   run(1, {2, 0});
-  expect_throw<StepFailed>([&] { run(2, {2, 2}); }, {"token 2", "did not come", "check()"});
+  const std::string why = message_of<StepFailed>([&] { run(2, {2, 2}); });
+  EXPECT_TRUE(contains(why, "token 2") || contains(why, "token 3")) << why;  // in any order
+  EXPECT_TRUE(contains(why, "did not come")) << why;
+  EXPECT_TRUE(contains(why, "check()")) << why;
 }
 
 TEST_P(GatheredStepOn, ARankThatOnlyCapturesPublishesNothing) {

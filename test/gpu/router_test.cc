@@ -6,7 +6,6 @@
 #include <moetap/transport.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -15,63 +14,11 @@
 
 #include "gpu/internal/device_cache.h"
 #include "test/gpu/device_test.h"
+#include "test/gpu/router_reference.h"
 #include "test/ipc/message_of.h"
 
 namespace moetap::test {
 namespace {
-
-struct Reference {
-  std::vector<int> ids;
-  std::vector<double> weights;
-};
-
-double score_of(const RouterOptions& options, std::span<const float> logits, int expert) {
-  const double logit = logits[static_cast<std::size_t>(expert)];
-  if (options.scoring == Scoring::sigmoid) return 1 / (1 + std::exp(-logit));
-  double sum = 0;
-  for (const float other : logits) sum += std::exp(other - logit);
-  return 1 / sum;
-}
-
-// Indices of `values`, the greatest first, ties by the lower index.
-std::vector<int> ranked(const std::vector<double>& values) {
-  std::vector<int> order(values.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, std::greater<>(),
-                           [&](int i) { return values[static_cast<std::size_t>(i)]; });
-  return order;
-}
-
-Reference route(const RouterOptions& options, std::span<const float> logits,
-                const std::vector<float>& bias) {
-  std::vector<double> choices;
-  for (int expert = 0; expert < options.num_experts; ++expert) {
-    const double more = bias.empty() ? 0 : bias[static_cast<std::size_t>(expert)];
-    choices.push_back(score_of(options, logits, expert) + more);
-  }
-  const int size = options.num_experts / options.num_groups;
-  std::vector<double> groups;
-  for (int group = 0; group < options.num_groups; ++group) {
-    const auto first = choices.begin() + group * size;
-    std::vector<double> members(first, first + size);
-    std::ranges::sort(members, std::greater<>());
-    groups.push_back(bias.empty() || size == 1 ? members[0] : members[0] + members[1]);
-  }
-  std::vector<int> best = ranked(groups);
-  best.resize(static_cast<std::size_t>(options.top_groups));
-
-  Reference reference;
-  for (const int expert : ranked(choices)) {
-    if (std::ranges::find(best, expert / size) != best.end()) reference.ids.push_back(expert);
-  }
-  reference.ids.resize(static_cast<std::size_t>(options.top_k));
-  for (const int id : reference.ids) reference.weights.push_back(score_of(options, logits, id));
-  const double sum = std::reduce(reference.weights.begin(), reference.weights.end());
-  for (double& weight : reference.weights) {
-    weight *= options.renormalize ? options.scale / sum : options.scale;
-  }
-  return reference;
-}
 
 // Multiples of 1/64, so that equal ones are common and others are far enough apart for a float.
 std::vector<float> draw(std::mt19937& random, std::size_t count, int range) {
@@ -185,8 +132,8 @@ TEST_P(RouterOn, PicksWhatTheReferencePicks) {
     const auto ids = ids_of(layer);
     const auto weights = weights_of(layer);
     for (std::size_t token = 0; token < 37; ++token) {
-      const Reference expected =
-          route(c.options, std::span(logits).subspan(token * experts, experts), bias);
+      const RoutedToken expected =
+          route_plainly(c.options, std::span(logits).subspan(token * experts, experts), bias);
       for (std::size_t k = 0; k < expected.ids.size(); ++k) {
         const std::size_t i = token * expected.ids.size() + k;
         ASSERT_EQ(ids[i], expected.ids[k]) << "token " << token << " k " << k;
