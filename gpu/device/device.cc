@@ -50,10 +50,11 @@ std::optional<int> cuda_index(std::string_view name) {
 
 std::unique_ptr<Device> open_device(std::string_view name) {
   if (name == "host") return make_host_device();
+  if (name == "inline") return make_inline_device();
   if (name == "auto") return why_no_cuda() ? make_host_device() : make_cuda_device(0);
   if (const auto index = cuda_index(name)) return make_cuda_device(*index);
   throw ArgumentError(
-      fmt::format("unknown device '{}': choose 'auto', 'host', 'cuda' or 'cuda:N'", name));
+      fmt::format("unknown device '{}': choose 'auto', 'host', 'inline', 'cuda' or 'cuda:N'", name));
 }
 
 }  // namespace moetap

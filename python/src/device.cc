@@ -309,7 +309,7 @@ void bind_device(nb::module_& m) {
 
   nb::class_<PyDevice> device(m, "Device",
                               "A GPU, or a host device that behaves like one. See open_device().");
-  device.def_prop_ro("name", &PyDevice::name, "'host', 'cuda:0', ...");
+  device.def_prop_ro("name", &PyDevice::name, "'host', 'inline', 'cuda:0', ...");
   device.def("make_stream", [](const std::shared_ptr<PyDevice>& d) {
     return std::make_shared<PyStream>(d, d->get().make_stream(), "a stream of " + d->name());
   });
@@ -328,9 +328,8 @@ void bind_device(nb::module_& m) {
       "open_device",
       [](const std::string& name) { return std::make_shared<PyDevice>(open_device(name)); },
       nb::arg("name") = "auto",
-      "'auto' (a GPU if there is one, otherwise host), 'host', 'cuda' or 'cuda:N'. ArgumentError "
-      "that\n"
-      "says why if there is no such device.");
+      "'auto' (a GPU if there is one, otherwise host), 'host', 'inline', 'cuda' or 'cuda:N'.\n"
+      "ArgumentError that says why if there is no such device.");
   m.def("why_no_cuda", &why_no_cuda,
         "Why this process cannot use a GPU: no driver, none visible, a build without CUDA. None if "
         "it can.");

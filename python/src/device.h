@@ -35,7 +35,8 @@ class PyDevice : public std::enable_shared_from_this<PyDevice> {
 
   Device& get() const;
   const std::string& name() const { return name_; }
-  bool is_host() const { return name_ == "host"; }
+  // Whether its memory is the host's.
+  bool is_host() const { return name_ == "host" || name_ == "inline"; }
   // N of cuda:N.
   int index() const;
 

@@ -28,8 +28,9 @@ class Demo : public testing::Test {
   Demo() { fs::create_directories(directory_); }
   ~Demo() override { fs::remove_all(directory_); }
 
-  static std::vector<std::string> command(std::vector<std::string> options) {
-    options.insert(options.begin(), {MOETAP_DEMO, "--device", "host"});
+  static std::vector<std::string> command(std::vector<std::string> options,
+                                          const std::string& device = "host") {
+    options.insert(options.begin(), {MOETAP_DEMO, "--device", device});
     return options;
   }
 
@@ -39,10 +40,10 @@ class Demo : public testing::Test {
   }
 
   // Runs to the end, which must be good, and returns the figures.
-  nlohmann::json run(std::vector<std::string> options) {
+  nlohmann::json run(std::vector<std::string> options, const std::string& device = "host") {
     const std::string json = (directory_ / "out.json").string();
     options.insert(options.end(), {"--json", json});
-    Program demo(command(std::move(options)));
+    Program demo(command(std::move(options), device));
     EXPECT_EQ(demo.join(), 0) << demo.output();
     std::ifstream in(json);
     return nlohmann::json::parse(in).at("runs");
@@ -99,6 +100,17 @@ TEST_F(Demo, VerifiesEveryRowOverBothTransports) {
   // The schedule does not depend on the transport.
   EXPECT_EQ(runs[0]["steps"], runs[1]["steps"]);
   EXPECT_EQ(runs[0]["tokens"], runs[1]["tokens"]);
+}
+
+TEST_F(Demo, VerifiesEveryRowOfAnEngineThatComputesOnTheCpu) {
+  const auto runs = run({"--requests", "20", "--kv-blocks", "160", "--step-ms", "0"}, "inline");
+  ASSERT_EQ(runs.size(), 2U);
+  for (const auto& run : runs) {
+    EXPECT_GT(run["rows_expected"], 1000);
+    EXPECT_EQ(run["rows_verified"], run["rows_expected"]);
+    EXPECT_EQ(run["rows_wrong"], 0);
+    EXPECT_EQ(run["device"], "inline");
+  }
 }
 
 // Everything at once: H9-H11, H16-H19.

@@ -67,7 +67,7 @@ TEST_P(DeviceOrder, AWaitForAnEventThatWasNeverRecordedIsNoWait) {
   b->launch(Set{y, 1}, 1);
   b->synchronize();
   EXPECT_EQ(*y, 1);
-  EXPECT_EQ(*x, 0);
+  EXPECT_EQ(*x, runs_at_once(*device) ? 1 : 0);
 }
 
 TEST_P(DeviceOrder, AnEventThatWasNeverRecordedIsDone) {
@@ -84,7 +84,7 @@ TEST_P(DeviceOrder, AWaitIsForTheRecordBeforeItAndNoLaterOne) {
   a->record(*event);
   b->launch(Assign{y, x}, 1);
   b->synchronize();
-  EXPECT_EQ(*y, 1);
+  EXPECT_EQ(*y, runs_at_once(*device) ? 2 : 1);
 }
 
 TEST_P(DeviceOrder, AWaitIsNotEndedByALaterRecordOnAFasterStream) {
@@ -121,7 +121,7 @@ TEST_P(DeviceOrder, AnEventsSynchronizeDoesNotWaitForLaterWork) {
   Delay delay(*device, *a);
   a->launch(Set{x, 2}, 1);
   event->synchronize();
-  EXPECT_EQ(*x, 1);
+  EXPECT_EQ(*x, runs_at_once(*device) ? 2 : 1);
 }
 
 TEST_P(DeviceOrder, PollingSeesTheEnd) {
@@ -174,7 +174,7 @@ TEST_P(DeviceOrder, ReadsACopysSourceWhenItRuns) {
   delay.release();
   a->copy(y, on_device, sizeof *x);
   a->synchronize();
-  EXPECT_EQ(*y, 2);
+  EXPECT_EQ(*y, runs_at_once(*device) ? 1 : 2);
 }
 
 TEST_P(DeviceOrder, CopiesAKernelsArgumentsWhenItIsLaunched) {

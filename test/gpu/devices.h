@@ -32,6 +32,7 @@ inline std::ostream& operator<<(std::ostream& out, const DeviceMaker& maker) {
 inline std::vector<DeviceMaker> every_host_device() {
   std::vector<DeviceMaker> makers = {
       {"host", [](std::uint64_t) { return make_host_device(); }},
+      {"inline", [](std::uint64_t) { return make_inline_device(); }},
   };
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     makers.push_back(
@@ -40,6 +41,8 @@ inline std::vector<DeviceMaker> every_host_device() {
   }
   return makers;
 }
+
+inline bool runs_at_once(const Device& device) { return device.name() == "inline"; }
 
 // Whether a GPU is to be expected here. Does not ask CUDA, after which no child process could.
 inline bool expect_gpu() {
@@ -63,7 +66,9 @@ inline std::vector<DeviceMaker> every_device() {
 // Those that run work on threads or a chip of their own, and so at a speed that a test can change.
 inline std::vector<DeviceMaker> every_real_device() {
   std::vector<DeviceMaker> makers = every_device();
-  std::erase_if(makers, [](const DeviceMaker& maker) { return maker.name.starts_with("seeded"); });
+  std::erase_if(makers, [](const DeviceMaker& maker) {
+    return maker.name.starts_with("seeded") || maker.name == "inline";
+  });
   return makers;
 }
 

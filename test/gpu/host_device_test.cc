@@ -36,7 +36,9 @@ std::string message_of(const std::function<void()>& call) {
   return "nothing was thrown";
 }
 
-TEST(OpenDevice, FindsTheHost) { EXPECT_EQ(open_device("host")->name(), "host"); }
+TEST(OpenDevice, FindsTheHost) {
+  for (const char* name : {"host", "inline"}) EXPECT_EQ(open_device(name)->name(), name);
+}
 
 TEST(OpenDevice, ListsTheChoicesForAnUnknownName) {
   for (const char* name :
@@ -44,7 +46,8 @@ TEST(OpenDevice, ListsTheChoicesForAnUnknownName) {
     EXPECT_THROW(open_device(name), ArgumentError) << name;
     const std::string message = message_of([&] { (void)open_device(name); });
     EXPECT_NE(message.find(std::string("'") + name + "'"), message.npos) << message;
-    EXPECT_NE(message.find("'auto', 'host', 'cuda' or 'cuda:N'"), message.npos) << message;
+    EXPECT_NE(message.find("'auto', 'host', 'inline', 'cuda' or 'cuda:N'"), message.npos)
+        << message;
   }
 }
 
@@ -236,6 +239,36 @@ TEST_P(HostCallback, KernelsMustNotThrowEither) {
 }
 
 MOETAP_ON_EVERY_HOST_DEVICE(HostCallback);
+
+// What an engine on the CPU counts on: it overwrites what it had captured.
+TEST(InlineDevice, RunsEachCallsWorkBeforeItReturnsInTheCallingThread) {
+  const auto device = make_inline_device();
+  const auto stream = device->make_stream();
+  const auto event = device->make_event();
+  std::int64_t engines = 1;
+  std::int64_t ours = 0;
+  stream->launch(Assign{&ours, &engines}, 1);
+  engines = 2;
+  EXPECT_EQ(ours, 1);
+
+  const Buffer memory = device->allocate(64);
+  stream->fill(memory.data(), 7, 64);
+  EXPECT_EQ(memory.data()[63], std::byte{7});
+
+  std::thread::id ran_in;
+  stream->call([](void* id) { *static_cast<std::thread::id*>(id) = std::this_thread::get_id(); },
+               &ran_in);
+  EXPECT_EQ(ran_in, std::this_thread::get_id());
+
+  stream->begin_capture();
+  stream->launch(Set{&ours, 3}, 1);
+  const auto graph = stream->end_capture();
+  EXPECT_EQ(ours, 1);
+  stream->launch(*graph);
+  EXPECT_EQ(ours, 3);
+  stream->record(*event);
+  EXPECT_TRUE(event->done() && stream->idle());
+}
 
 // The ring holds 1024 operations; the caller is held at the next one, and nothing is lost.
 TEST(HostStreams, HoldTheCallerWhileTheirQueueIsFull) {

@@ -69,11 +69,23 @@ def run_step(capturer: moetap.Capturer, step: int, slots: Any, ids: np.ndarray |
 
 
 @pytest.fixture(params=["device", "shm"])
-def pair(request: pytest.FixtureRequest, endpoint: moetap.Endpoint) -> Iterator[Any]:
-    """A worker and a scheduler in this process, with each transport."""
-    with moetap.Capturer(endpoint, "host", transport=request.param) as capturer:
+def transport(request: pytest.FixtureRequest) -> str:
+    """Each transport."""
+    return request.param
+
+
+@pytest.fixture(params=["host", "inline"])
+def device(request: pytest.FixtureRequest) -> str:
+    """Each device that needs no GPU."""
+    return request.param
+
+
+@pytest.fixture
+def pair(transport: str, device: str, endpoint: moetap.Endpoint) -> Iterator[Any]:
+    """A worker and a scheduler in this process, with each transport and on each device."""
+    with moetap.Capturer(endpoint, device, transport=transport) as capturer:
         capturer.bind_all()
-        with moetap.Reader(endpoint, request.param) as reader:
+        with moetap.Reader(endpoint, transport) as reader:
             yield capturer, reader
 
 

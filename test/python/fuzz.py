@@ -41,7 +41,7 @@ INTS = (0, 1, 2, 3, 4, 7, 8, 15, 16, 63, 64, -1, -2, 255, 256, 2**31 - 1, 2**31,
         2**64 - 1, 2**64, -2**31, -2**63, -2**63 - 1, 10**30)  # fmt: skip
 DTYPES = ("int64", "uint64", "int32", "uint32", "int16", "uint16", "int8", "uint8", "float32", "float64", "bool",
           "complex64", ">i8", "object", "U3", "datetime64[s]")  # fmt: skip
-WORDS = ("", "host", "auto", "cuda", "cuda:99", "device", "shm", "wire", "native", "tree", "chain", "drop", "wait",
+WORDS = ("", "host", "inline", "auto", "cuda", "cuda:99", "device", "shm", "wire", "native", "tree", "chain", "drop", "wait",
          "int32", "uint8", "float32", "bfloat16", "local", "padded", "concatenated", "full_attention", "uniform",
          "qwen3-30b-a3b", "/", "../x", "a" * 300, "\0", "é", "\ud800", "%s%n", "{}")  # fmt: skip
 
@@ -193,7 +193,7 @@ class Draw:
             "slots": lambda: np.arange(self.of((1, 4, 8))), "slot_mapping": lambda: np.arange(self.of((1, 4, 8))),
             "windows": lambda: (1, self.of((1, 2, 3))), "layer": lambda: self.of(SHAPE.moe_layers),
             "topk_ids": lambda: picks(self.of((1, 4, 8)))[0], "state": lambda: self.of(list(moetap.RowState)),
-            "transport": lambda: self.of(("device", "shm", "capture_only")), "device": lambda: self.of((None, "host")),
+            "transport": lambda: self.of(("device", "shm", "capture_only")), "device": lambda: self.of((None, "host", "inline")),
             "moves": lambda: [(self.of((0, 1, 2)), self.of((3, 4, 5)))], "key": lambda: self.of((b"a", b"b")),
             "keys": lambda: [b"a"], "num_tokens": lambda: self.of((1, 4, 5, 8)), "instance": lambda: self.instance(),
         }  # fmt: skip

@@ -134,9 +134,10 @@ def test_ids_of_no_expert_fail_the_step(capturer, ids) -> None:
     assert str(ids) in capturer.take_failures()[0].reason
 
 
-def test_devices() -> None:
-    device = moetap.open_device("host")
-    assert device.name == "host" and repr(device) == "<Device 'host'>"
+@pytest.mark.parametrize("name", ["host", "inline"])
+def test_devices(name: str) -> None:
+    device = moetap.open_device(name)
+    assert device.name == name and repr(device) == f"<Device '{name}'>"
     with pytest.raises(moetap.ArgumentError):
         moetap.open_device("tpu")
     if (why := moetap.why_no_cuda()) is not None:
@@ -144,7 +145,7 @@ def test_devices() -> None:
             moetap.open_device("cuda")
         assert why
     array = device.empty((2, 3), "float32")
-    assert array.shape == (2, 3) and array.dtype == "float32" and array.device.name == "host"
+    assert array.shape == (2, 3) and array.dtype == "float32" and array.device.name == name
     view = array.numpy()
     view[:] = 1
     del array

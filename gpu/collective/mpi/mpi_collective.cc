@@ -105,7 +105,7 @@ void MpiCollective::check() {
 
 std::unique_ptr<Collective> make_mpi_collective(Device& device, MPI_Comm ranks,
                                                 Milliseconds timeout) {
-  if (!device.name().starts_with("host")) {
+  if (!device.name().starts_with("host") && device.name() != "inline") {
     throw ArgumentError(
         fmt::format("device '{}' with a gather over MPI, which reads host memory only: use NCCL",
                     device.name()));

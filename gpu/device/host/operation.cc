@@ -9,6 +9,14 @@ namespace {
 
 thread_local bool in_callback = false;
 
+void run(const Wait& wait) noexcept { wait.point.timeline->wait(wait.point.count); }
+
+void run(const Stop&) noexcept {}
+
+void run(const Replay& replay) noexcept {
+  for (const Operation& operation : replay.recording->operations) run(operation);
+}
+
 }  // namespace
 
 // None of these may throw: work on a device cannot report errors, so an exception in a kernel or
@@ -33,6 +41,10 @@ void run(const KernelCall& call) noexcept {
   for (std::int64_t block = 0; block < call.blocks(); ++block) {
     entry(arguments, {.index = block, .lane = 0, .lanes = 1});
   }
+}
+
+void run(const Operation& operation) noexcept {
+  std::visit([](const auto& one) { run(one); }, operation);
 }
 
 void refuse_in_callback(const char* what) {

@@ -55,6 +55,8 @@ void run(const Copy& copy) noexcept;
 void run(const Fill& fill) noexcept;
 void run(const Call& call) noexcept;
 void run(const KernelCall& call) noexcept;  // one lane, blocks in order
+// Any of them. A Wait blocks the thread. A Replay runs its operations in order.
+void run(const Operation& operation) noexcept;
 
 // A callback must not call the device: StateError if this is called from one.
 void refuse_in_callback(const char* what);

@@ -7,24 +7,6 @@
 #include "ipc/internal/system_limits.h"
 
 namespace moetap::host {
-namespace {
-
-template <class Plain>
-void run_in_stream(const Plain& operation) noexcept {
-  run(operation);
-}
-
-void run_in_stream(const Wait& wait) noexcept { wait.point.timeline->wait(wait.point.count); }
-
-void run_in_stream(const Stop&) noexcept {}
-
-void run_in_stream(const Replay& replay) noexcept {
-  for (const Operation& operation : replay.recording->operations) {
-    std::visit([](const auto& one) { run_in_stream(one); }, operation);
-  }
-}
-
-}  // namespace
 
 void StreamList::add(const HostStream& stream) {
   const std::lock_guard lock(mutex_);
@@ -73,7 +55,7 @@ void ThreadStream::run_all() noexcept {
         queued_, std::chrono::steady_clock::time_point::max(),
         [&] { return tail_.load(std::memory_order_acquire) != head; }, kDeviceSpin);
     const Operation& operation = (*ring_)[head % kDepth];
-    std::visit([](const auto& one) { run_in_stream(one); }, operation);
+    run(operation);
     stop = std::holds_alternative<Stop>(operation);
     timeline_->advance();
   }

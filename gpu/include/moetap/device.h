@@ -1,5 +1,6 @@
 // A device: memory, streams, events, graphs. A `cuda` device is a GPU; the `host` device behaves
-// like one on a machine without a GPU.
+// like one on a machine without a GPU. The `inline` device is for engines that compute on the CPU:
+// all work runs at once, in the calling thread.
 //
 // Ordering is that of CUDA. Work queued on a stream runs later, in order. Different streams run in
 // any order unless an event orders them. A graph replays the same kernels with the same addresses.
@@ -41,8 +42,9 @@ class MOETAP_API Stream {
   virtual ~Stream() = default;
 
   // Copies within this device's memory, or between it and pinned host memory. Source and target
-  // must stay valid until the copy has run. The host device throws ArgumentError for any other
-  // memory, for ranges outside a buffer, and for host-to-host copies, where CUDA would block.
+  // must stay valid until the copy has run. The host and inline devices throw ArgumentError
+  // for any other memory, for ranges outside a buffer, and for host-to-host copies, where CUDA
+  // would block.
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
   virtual void fill(void* to, std::uint8_t value, std::size_t bytes) = 0;
 
@@ -58,9 +60,9 @@ class MOETAP_API Stream {
   virtual void record(Event& event) = 0;
   virtual void wait(Event& event) = 0;
 
-  // Calls callback(argument) on one of the device's threads when all earlier work is done. The
-  // callback must not throw (this would end the program) and must not call the device (StateError
-  // on the host device).
+  // Calls callback(argument) on one of the device's threads (inline: the calling one) when all
+  // earlier work is done. The callback must not throw (this would end the program) and must not
+  // call the device (StateError on the host and inline devices).
   virtual void call(void (*callback)(void*), void* argument) = 0;
 
   virtual bool idle() = 0;
@@ -105,7 +107,7 @@ class MOETAP_API Device {
  public:
   virtual ~Device() = default;
 
-  virtual std::string name() const = 0;  // "host", "cuda:0"
+  virtual std::string name() const = 0;  // "host", "inline", "cuda:0"
 
   virtual Buffer allocate(std::size_t bytes) = 0;         // device memory, 256-byte aligned
   virtual Buffer allocate_pinned(std::size_t bytes) = 0;  // host memory, 256-byte aligned
@@ -122,8 +124,8 @@ class MOETAP_API Device {
   virtual void load(const KernelEntry& kernel) = 0;
 };
 
-// Opens a device: "auto" (a GPU if there is one, otherwise host), "host", "cuda" or "cuda:N".
-// ArgumentError that says why if there is no such device.
+// Opens a device: "auto" (a GPU if there is one, otherwise host), "host", "inline", "cuda" or
+// "cuda:N". ArgumentError that says why if there is no such device.
 [[nodiscard]] MOETAP_API std::unique_ptr<Device> open_device(std::string_view name = "auto");
 
 }  // namespace moetap

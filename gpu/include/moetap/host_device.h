@@ -13,6 +13,11 @@ namespace moetap {
 // queueing one more blocks until there is room.
 [[nodiscard]] MOETAP_API std::unique_ptr<Device> make_host_device();
 
+// For engines that compute on the CPU. Each call runs its work before it returns, in the calling
+// thread, callbacks too. So a stream is always idle, an event always done, and a wait never blocks.
+// Memory that others write may be captured from: it is read before capture() returns.
+[[nodiscard]] MOETAP_API std::unique_ptr<Device> make_inline_device();
+
 // For tests. Everything runs inside the calls of the one thread that uses it. A call that queues
 // work runs some queued work, of any stream, or none. A blocking wait runs work until its condition
 // is met. The order is drawn from `seed` among those that streams and events allow, so that a
