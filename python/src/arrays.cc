@@ -21,7 +21,7 @@ std::string class_name(nb::handle object) { return nb::type_name(object.type()).
 std::string element_name(const Py_buffer& view) {
   const std::string_view format = view.format == nullptr ? "B" : view.format;
   const auto bits = 8 * view.itemsize;
-  if (format == "?") return "bool";
+  if (format.ends_with('?')) return "bool";
   if (format.size() == 1 && std::string_view("bhilqn").find(format[0]) != std::string_view::npos)
     return fmt::format("int{}", bits);
   if (format.size() == 1 && std::string_view("BHILQN").find(format[0]) != std::string_view::npos)
@@ -270,7 +270,7 @@ std::span<std::byte> bytes_of(HeldBuffer& buffer, nb::handle given, const char* 
   }
   const Py_buffer& view = buffer.view();
   const std::string_view format = view.format == nullptr ? "B" : view.format;
-  if (view.itemsize != 1 || format == "?") {
+  if (view.itemsize != 1 || format.ends_with('?')) {
     throw nb::type_error(fmt::format("{} is an array of {}; it holds bytes: use .view(numpy.uint8)",
                                      name, element_name(view))
                              .c_str());

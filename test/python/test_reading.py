@@ -1,5 +1,6 @@
 """Reader, with a Ledger's plans: copies, views, moves, fills, rows that wait, and block stores."""
 
+import ctypes
 import os
 import select
 import signal
@@ -157,8 +158,9 @@ def test_rows_of_another_shape_are_refused(pair) -> None:
         with pytest.raises(moetap.ArgumentError, match=f"of \\(3, {size}\\)"):
             reader.put(7, [4, 5, 6], other)
     states = np.zeros(3, np.uint8)
-    with pytest.raises(TypeError, match="array of bool"):
-        reader.put(7, [4, 5, 6], rows, states.astype(bool))
+    for mask in (states.astype(bool), (ctypes.c_bool * 3)()):
+        with pytest.raises(TypeError, match="array of bool"):
+            reader.put(7, [4, 5, 6], rows, mask)
     with pytest.raises(moetap.ArgumentError, match="the rows of out"):
         reader.read([4, 5, 6], (6, 6), out=(np.zeros((size, 3), np.uint8), states))
 
