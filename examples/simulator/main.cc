@@ -129,7 +129,8 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--step-ms", o.run.step_ms, "time that the pretended forward pass takes at least")
       ->check(number(5000, "a time of 0 to 5000 ms"))
       ->capture_default_str();
-  app.add_option("--device", o.run.device, "auto, host, inline, cuda or cuda:N")->capture_default_str();
+  app.add_option("--device", o.run.device, "auto, host, inline, cuda or cuda:N")
+      ->capture_default_str();
   app.add_option("--seed", o.seed, "of generated requests and sampled tokens")
       ->capture_default_str();
   app.add_option("--json", o.json, "write the figures to this file");

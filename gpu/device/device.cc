@@ -53,8 +53,8 @@ std::unique_ptr<Device> open_device(std::string_view name) {
   if (name == "inline") return make_inline_device();
   if (name == "auto") return why_no_cuda() ? make_host_device() : make_cuda_device(0);
   if (const auto index = cuda_index(name)) return make_cuda_device(*index);
-  throw ArgumentError(
-      fmt::format("unknown device '{}': choose 'auto', 'host', 'inline', 'cuda' or 'cuda:N'", name));
+  throw ArgumentError(fmt::format(
+      "unknown device '{}': choose 'auto', 'host', 'inline', 'cuda' or 'cuda:N'", name));
 }
 
 }  // namespace moetap

@@ -188,7 +188,8 @@ void add_state(nb::class_<PyCapturer>& capturer) {
       "Where a fused kernel writes its picks for a bound layer, instead of capture(): int16\n"
       "[max_tokens][top_k] in device memory.");
   capturer.def(
-      "take_failures", &take_failures, nb::sig("def take_failures(self) -> list[moetap._errors.StepFailed]"),
+      "take_failures", &take_failures,
+      nb::sig("def take_failures(self) -> list[moetap._errors.StepFailed]"),
       "The steps that failed or were given up since the last call, as StepFailed exceptions.");
   capturer.def_prop_ro("num_failed", [](PyCapturer& c) { return c.use()->num_failed(); });
   capturer.def_prop_ro(

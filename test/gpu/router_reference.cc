@@ -67,6 +67,7 @@ bool keep_best_groups(const RouterOptions& options, bool biased, std::vector<dou
   const auto size = static_cast<std::size_t>(options.num_experts / options.num_groups);
   const std::vector<BestTwo> best = best_of_groups(options, choices);
   std::vector<double> values;
+  values.reserve(best.size());
   for (const BestTwo& two : best) {
     values.push_back(!biased || size == 1 ? two[0] : two[0] + two[1]);
   }
