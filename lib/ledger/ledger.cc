@@ -222,6 +222,7 @@ void Ledger::schedule(Step step, RequestId request, TokenRange positions,
   auto& r = s.running(request, "schedule()");
   s.check_step(step, "schedule()");
   const State::Request::InFlight flight = s.planned(r, step, positions);
+  if (new_blocks.empty() && s.is_repeated(r, flight)) return;
   const bool in_flight = r.wants_rows && s.may_be_corrected(r, flight);
   if (step <= s.last_put && !s.is_known(r, flight)) {
     throw StateError(fmt::format(

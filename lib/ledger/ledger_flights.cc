@@ -16,11 +16,7 @@ Ledger::State::Request::Before Ledger::State::before(const Request& request, Ste
   if (const auto* const earlier = in_flight(request, step)) return earlier->before;
   if (step > request.last) return {request.last, request.computed};
   if (step == request.last) return request.before_last;
-  Step previous = std::max(request.accepted_in, request.preempted_in);
-  for (const Request::InFlight& flight : request.in_flight) {
-    if (flight.step < step) previous = std::max(previous, flight.step);
-  }
-  return {previous, positions.start};
+  return {request.last, positions.start};
 }
 
 // A decode step's first token was sampled, or will have been. The tokens after it, and after the
@@ -76,6 +72,18 @@ bool Ledger::State::may_be_corrected(const Request& request,
                                      const Request::InFlight& flight) const {
   if (in_flight(request, flight.step) != nullptr) return true;
   return ends_in_drafts(request, flight) && flight.step > last_put;
+}
+
+// Whether this was reported before, as a step without drafts: its rows are there, and no others.
+bool Ledger::State::is_repeated(const Request& request, const Request::InFlight& flight) const {
+  const auto [start, end] = flight.positions;
+  if (flight.step > request.last || in_flight(request, flight.step) != nullptr) return false;
+  if (flight.has_drafts() || start == end || !request.wants_rows) return false;
+  for (std::int64_t p = std::max<std::int64_t>(start - 1, 0); p <= end; ++p) {
+    const bool is_its = start <= p && p < end;
+    if (is_on_top(request, p, flight.step) != is_its) return false;
+  }
+  return true;
 }
 
 // Whether the step was reported before, and as one that may be what it is now.

@@ -112,6 +112,7 @@ struct MOETAP_HIDDEN Ledger::State {
   static bool has_drafts(const Request& request, Step step);
   static bool ends_in_drafts(const Request& request, const Request::InFlight& flight);
   bool may_be_corrected(const Request& request, const Request::InFlight& flight) const;
+  bool is_repeated(const Request& request, const Request::InFlight& flight) const;
   static bool is_known(const Request& request, const Request::InFlight& flight);
   bool is_guess(const Request& request, const Request::InFlight& flight) const;
   void settle_begin(Request& request, Request::InFlight& flight);

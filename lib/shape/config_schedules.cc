@@ -66,7 +66,6 @@ constexpr std::string_view kNoSchedules[] = {"architectures",
 constexpr std::string_view kOfAllLayers[] = {"mlp_ratio",  // of sizes
                                              "moe_aux_loss_freq",
                                              "moe_dense_experts_token_type_id",  // ERNIE
-                                             "moe_dynamic_exp_p",                // Step-3
                                              "moe_enable_early_router",          // SmallThinker
                                              "moe_layer_feed_fake_token",
                                              "moe_layer_recompute",
@@ -198,6 +197,7 @@ bool is_harmless(const std::string& key, const Json& value, const ConfigValues& 
     return value.is_number() || value.is_boolean() || names_a_kind(words_of(key), value);
   }
   if (key == "uniform_expert_assignment") return value.is_boolean();
+  if (key == "moe_dynamic_exp_p") return value == 1;  // Step-3, which asserts it
   const Json* hidden = config.find("hidden_size");
   const auto is_size_or_none = [hidden](const Json& size) {
     return is_integer(size) && (size == *hidden || size == 0);

@@ -10,6 +10,14 @@
 
 namespace moetap::python {
 
+bool interpreter_ends() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
 void ReleasedGil::take_again(PyThreadState* thread) noexcept {
   try {
     PyEval_RestoreThread(thread);

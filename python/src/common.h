@@ -87,6 +87,8 @@ class ReleasedGil {
   PyThreadState* thread_;
 };
 
+bool interpreter_ends();
+
 // Positions [start, end): a range, or a pair.
 nb::object to_range(TokenRange range);
 

@@ -55,9 +55,11 @@ class Guarded {
   };
   Use use() { return Use(*this); }
 
-  // For destructors, which cannot throw: waits until no other thread's call runs. With the GIL.
+  // For destructors, which cannot throw: waits until no other thread's call runs. With the GIL. In
+  // an interpreter that ends, such a call is over but does not return: see ReleasedGil.
   void wait_until_free() {
-    while (made_in_ == forks() && users_.load(std::memory_order_acquire) > 0) {
+    while (made_in_ == forks() && !interpreter_ends() &&
+           users_.load(std::memory_order_acquire) > 0) {
       const ReleasedGil release;
       std::this_thread::yield();
     }

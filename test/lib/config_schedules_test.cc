@@ -404,6 +404,7 @@ TEST(ConfigSchedules, H34SomeSayNothingOfLayersOnlyInOneForm) {
                                                  {"layer_spec", "dense:3 moe:5"},
                                                  {"layer_arch", "d,m,d,m,d,m,d,m"},
                                                  {"layer_config", {{"0", "dense"}, {"1", "moe"}}},
+                                                 {"moe_dynamic_exp_p", 0.5},
                                                  {"moeGroupFrom", 2},
                                                  {"MoELayerFreq", 2},
                                                  {"numMoELayers", 2},

@@ -241,6 +241,36 @@ TEST_P(LedgerCorrections, NothingIsLeftOfAStepThatHadNoDraftsAtFirst) {
   EXPECT_EQ(ledger.finish(2, 6).windows[4].first, Step(0));
 }
 
+// With plain steps before it, and one in flight after it.
+TEST_P(LedgerCorrections, APlainStepThatIsReportedWhereItWasChangesNothing) {
+  admit(2, 2);
+  ledger.schedule(6, 2, {0, 2});
+  for (const Step step : {Step(7), Step(8)}) {
+    const auto p = static_cast<std::int64_t>(step.value()) - 5;
+    ledger.schedule(step, 2, {p, p + 1});
+  }
+  ledger.schedule(9, 2, {4, 6});
+  ledger.schedule(8, 2, {3, 4});
+  for (const Step step : {Step(6), Step(7), Step(8)}) {
+    ledger.accept(step, 2, static_cast<std::int64_t>(step.value()) - 3);
+  }
+  EXPECT_TRUE(ledger.rows_since(2, 0).verdicts.empty());
+}
+
+// Too low a guess, before it is known how many tokens stand.
+TEST_P(LedgerCorrections, APlainStepThatIsReportedElsewhereIsAGuess) {
+  admit(2, 2);
+  ledger.schedule(6, 2, {0, 2});
+  ledger.schedule(7, 2, {2, 3});
+  ledger.schedule(8, 2, {5, 7});
+  ledger.schedule(7, 2, {1, 4});
+  (void)ledger.accept(7, 2, 6, Tokens{0, 2, 1}, 9);
+  const RowPlan plan = ledger.finish(2, 6);
+  ASSERT_EQ(plan.verdicts.size(), 1);
+  EXPECT_EQ(plan.verdicts[0].positions, (TokenRange{2, 5}));
+  EXPECT_EQ(plan.verdicts[0].state, RowState::missing);
+}
+
 // Reported again where it was, with a step in flight after it.
 TEST_P(LedgerCorrections, AStepWithoutDraftsKnowsTheOneBeforeItWhenReportedAgain) {
   for (const bool accepted : {true, false}) {

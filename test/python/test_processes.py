@@ -122,6 +122,36 @@ time.sleep(0.2)
                 moetap.reclaim(segment.name)
 
 
+def test_a_hold_does_not_wait_for_a_daemon_thread_in_an_interpreter_that_ends(endpoint) -> None:
+    program = f"""
+import threading, time, moetap
+endpoint = moetap.Endpoint({endpoint.instance!r}, moetap.ModelShape([1], 2, 16), num_slots=16, max_tokens=4)
+capturer = moetap.Capturer(endpoint, "host")
+reader = moetap.Reader(endpoint)
+books = moetap.Ledger(4, 4)
+plans = []
+for request in (1, 2):
+    books.admit(request, 4, [request])
+    books.schedule(1, request, range(4))
+    plans.append(books.finish(request, 5))
+pending = moetap.PendingRows(books, reader)
+pending.add(plans[1])
+class Keeper: pass
+keeper = Keeper()
+keeper.itself, keeper.hold = keeper, books.hold(plans[0])
+def collect():
+    try: pending.collect(2, timeout=0.5)
+    except moetap.TimeoutError: pass
+threading.Thread(target=collect, daemon=True).start()
+time.sleep(0.2)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    for segment in moetap.find_segments():
+        if endpoint.instance in segment.name:
+            moetap.reclaim(segment.name)
+
+
 def test_a_hold_of_a_busy_ledger_may_go_in_a_forked_child(endpoint) -> None:
     with moetap.Capturer(endpoint, "host"), moetap.Reader(endpoint) as reader:
         books = moetap.Ledger(4, 4)
