@@ -19,6 +19,29 @@ from moetap import RowState
 TRANSPORTS = ("device", "shm")
 
 
+def segments_of(endpoint: moetap.Endpoint) -> list[moetap.SegmentInfo]:
+    return [segment for segment in moetap.find_segments() if endpoint.instance in segment.name]
+
+
+def reclaim_all(endpoint: moetap.Endpoint) -> None:
+    for segment in segments_of(endpoint):
+        moetap.reclaim(segment.name)
+
+
+def exit_code_of(child: int) -> int:
+    """Of a forked child. Fails, and ends it, if it has not ended within 20 s."""
+    end = time.monotonic() + 20
+    pid, status = os.waitpid(child, os.WNOHANG)
+    while pid == 0 and time.monotonic() < end:
+        time.sleep(0.01)
+        pid, status = os.waitpid(child, os.WNOHANG)
+    if pid == 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert pid == child
+    return os.waitstatus_to_exitcode(status)
+
+
 def expected(step: int) -> np.ndarray:
     return picks(8, step).transpose(1, 0, 2)
 
@@ -58,7 +81,7 @@ def test_a_killed_worker(endpoint, start, transport) -> None:
         assert not reader.worker_alive
         reader.wait_for(2)
         assert (reader.read(range(8), (2, 2))[0].reshape(8, 3, 2) == expected(2)).all()
-    for left in [s for s in moetap.find_segments() if endpoint.instance in s.name]:
+    for left in segments_of(endpoint):
         assert left.owner == "dead" and left.kind == ("shm" if transport == "shm" else "ring")
     with moetap.Capturer(endpoint, "host", transport=transport) as capturer:  # the name is free
         capturer.bind_all()
@@ -90,7 +113,7 @@ def test_segments_can_be_reclaimed(endpoint, start) -> None:
     for _ in range(9):  # any worker that starts on this machine meanwhile removes it too
         start(process_ends.worker, endpoint, "shm", 1, 1, there).join()
         assert here.recv() == "ready"
-        if found := [s for s in moetap.find_segments() if endpoint.instance in s.name]:
+        if found := segments_of(endpoint):
             break
     [left] = found
     assert (left.owner, left.owner_pid, left.user, left.bytes > 0) == ("dead", 0, os.getuid(), True)
@@ -117,9 +140,7 @@ time.sleep(0.2)
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         assert "terminate" not in done.stderr and done.returncode == 0, done.stderr
-        for segment in moetap.find_segments():
-            if endpoint.instance in segment.name:
-                moetap.reclaim(segment.name)
+        reclaim_all(endpoint)
 
 
 def test_a_hold_does_not_wait_for_a_daemon_thread_in_an_interpreter_that_ends(endpoint) -> None:
@@ -147,9 +168,7 @@ time.sleep(0.2)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
-    for segment in moetap.find_segments():
-        if endpoint.instance in segment.name:
-            moetap.reclaim(segment.name)
+    reclaim_all(endpoint)
 
 
 def test_a_hold_of_a_busy_ledger_may_go_in_a_forked_child(endpoint) -> None:
@@ -178,16 +197,9 @@ def test_a_hold_of_a_busy_ledger_may_go_in_a_forked_child(endpoint) -> None:
         if child == 0:
             del hold
             os._exit(7)
-        end = time.monotonic() + 20
-        pid, status = os.waitpid(child, os.WNOHANG)
-        while pid == 0 and time.monotonic() < end:
-            time.sleep(0.01)
-            pid, status = os.waitpid(child, os.WNOHANG)
-        if pid == 0:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+        code = exit_code_of(child)
         thread.join()
-        assert ended and pid == child and os.waitstatus_to_exitcode(status) == 7
+        assert ended and code == 7
         hold.release()
         del pending
 
@@ -215,15 +227,7 @@ def test_a_forked_child_may_not_use_its_parents_objects(endpoint, poll_every) ->
         del capturer, reader, books, stream, array, calls, call
         sys.stderr.flush()
         os._exit(refused)
-    end = time.monotonic() + 20
-    pid, status = os.waitpid(child, os.WNOHANG)
-    while pid == 0 and time.monotonic() < end:
-        time.sleep(0.01)
-        pid, status = os.waitpid(child, os.WNOHANG)
-    if pid == 0:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert pid == child and os.waitstatus_to_exitcode(status) == len(calls)
+    assert exit_code_of(child) == len(calls)
     run_step(capturer, 1, list(range(8)))  # the parent's still work
     reader.wait_for(1)
     reader.close()
@@ -257,8 +261,6 @@ def test_each_way_to_start_a_process(endpoint, method) -> None:
 
 
 def test_python_ends_with_everything_open(endpoint, tmp_path) -> None:
-    import subprocess
-
     program = f"""
 import moetap
 endpoint = moetap.Endpoint("{endpoint.instance}", moetap.ModelShape.uniform(2, 2, 16), num_slots=64, max_tokens=8)
