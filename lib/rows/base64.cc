@@ -68,14 +68,12 @@ std::string base64_encode(std::span<const std::byte> bytes) {
     std::memcpy(out, kPairs[group >> 12].data(), 2);
     std::memcpy(out + 2, kPairs[group & 0xFFF].data(), 2);
   }
-  for (; i < bytes.size(); i += 3) {
-    const std::size_t count = std::min<std::size_t>(3, bytes.size() - i);
+  if (const std::size_t count = bytes.size() - i; count > 0) {
     std::uint32_t group = 0;
     for (std::size_t j = 0; j < count; ++j) {
       group |= std::to_integer<std::uint32_t>(bytes[i + j]) << (16 - 8 * j);
     }
     for (std::size_t j = 0; j <= count; ++j) out[j] = kAlphabet[group >> (18 - 6 * j) & 63];
-    out += 4;
   }
   return text;
 }
@@ -103,7 +101,7 @@ std::vector<std::byte> base64_decode(std::string_view text) {
     *out++ = static_cast<std::byte>(group >> 8 & 0xFF);
     *out++ = static_cast<std::byte>(group & 0xFF);
   }
-  for (; i < text.size(); i += 4) {
+  if (i < text.size()) {  // that one, looked at by the character
     const std::size_t count = i + 4 < text.size() ? 4 : 4 - padding;
     std::uint32_t group = 0;
     for (std::size_t j = 0; j < count; ++j) {

@@ -259,19 +259,17 @@ bool tells_kinds_apart(const Json& value, int num_layers) {
          });
 }
 
-bool is_layer(const Json& id, int num_layers) {
-  return is_integer(id) && id >= 0 && id < num_layers;
-}
-
 // Ascending layer ids, or a value for each layer (and perhaps for those of a draft model after
 // them), not all of which are equal.
 bool tells_layers_apart(const Json& list, int num_layers) {
-  const auto is_one = [num_layers](const Json& id) { return is_layer(id, num_layers); };
+  const auto is_layer = [num_layers](const Json& id) {
+    return is_integer(id) && id >= 0 && id < num_layers;
+  };
   const auto differs = [&](const Json& value) { return value != list.front(); };
   if (list.size() >= static_cast<std::size_t>(num_layers)) {
     return std::ranges::any_of(list, differs);
   }
-  return !list.empty() && std::ranges::all_of(list, is_one) &&
+  return !list.empty() && std::ranges::all_of(list, is_layer) &&
          std::ranges::is_sorted(list, std::less_equal<>());
 }
 

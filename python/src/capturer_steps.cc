@@ -72,7 +72,7 @@ class PyStepGuard {
   void enter() {
     if (entered_) throw StateError(fmt::format("step {} was entered already", number()));
     capturer_->begin_step(step_.info(), stream_);
-    entered_ = open_ = true;
+    entered_ = true;
   }
   void publish(nb::handle slot_mapping) {
     if (!open()) {
@@ -80,23 +80,20 @@ class PyStepGuard {
                                    entered_ ? "is closed" : "was not entered: use `with`"));
     }
     capturer_->publish(slot_mapping);
-    open_ = false;
   }
   void exit() {
     if (open()) capturer_->give_up();
-    open_ = false;
   }
   PyCapturer& capturer() { return *capturer_; }
   std::uint64_t number() const { return python::number(step_.step); }
   // The Capturer's own publish() and give_up() end it too.
-  bool open() const { return open_ && capturer_->open_step() == Step(step_.step); }
+  bool open() const { return entered_ && capturer_->open_step() == Step(step_.step); }
 
  private:
   std::shared_ptr<PyCapturer> capturer_;
   Description step_;
   nb::object stream_;
   bool entered_ = false;
-  bool open_ = false;
 };
 
 class PyGraphGuard {
